@@ -1,0 +1,28 @@
+"""What the environment may set. Nothing else in the project reads `os.environ` for its own settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Process-wide settings; what a command can set on its line is an option there, not a field here."""
+
+    cache_dir: Path  # TRIVET_CACHE: converted packages and the demo's weights
+    api_key: str | None  # TRIVET_API_KEY: asked of every request but /health, /ready and /metrics
+    cpu_target: str | None  # TRIVET_CPU_TARGET: force one of the compiled kernel targets
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    cache = environ.get("TRIVET_CACHE")
+    return Settings(
+        cache_dir=Path(cache) if cache else Path(platformdirs.user_cache_dir("trivet")),
+        api_key=environ.get("TRIVET_API_KEY") or None,
+        cpu_target=environ.get("TRIVET_CPU_TARGET") or None,
+    )

@@ -1,0 +1,65 @@
+"""The `trivet` command. Each command lives in a file of its own, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from trivet import __version__
+from trivet.base.errors import TrivetError
+
+# In the order of a first visit.
+COMMANDS: dict[str, str] = {
+    "demo": "Fetch a small real model and climb all three legs with it",
+    "up": "Check the host, the operators and the model, then serve it",
+    "doctor": "Say what this host is, and which leg cannot carry",
+    "convert": "Turn a checkpoint into a package that loads fast",
+    "serve": "Serve a model over the OpenAI API, without the checks of `up`",
+    "generate": "Complete a prompt, or chat at the terminal",
+    "graph": "Print a model's graph, before and after each pass",
+    "operators": "List, verify or explain operators",
+    "bench": "Measure this machine and a model on it",
+    "version": "Print versions",
+}
+
+
+class _Lazy(click.Group):
+    """A group that knows its commands' names and one-line helps without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"trivet.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"{args[0]!r} is not a command; there are {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="trivet")
+def cli() -> None:
+    """LLM inference on three legs: the driver, the operators, the framework."""
+
+
+def main() -> None:
+    """The entry point: an error a person can mend is two lines and exit status 1, never a traceback."""
+    try:
+        cli(prog_name="trivet")
+    except TrivetError as error:
+        click.echo(f"trivet: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,220 @@
+"""A graph bound to the CPU: one native program, all its memory reserved before the first step.
+
+A step copies the batch's few integers to where the program reads them and makes one call. Python is not between
+operators, and nothing is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from trivet._native import Program, Team
+from trivet.base.dtypes import Array, item_bytes, storage
+from trivet.base.errors import GraphError
+from trivet.base.units import align_up
+from trivet.framework.graph.ir import Graph, Node, continued
+from trivet.framework.graph.plan import Batch, Limits
+from trivet.framework.memory.arena import Arena
+from trivet.framework.memory.planner import Lifetime, place
+from trivet.framework.memory.slots import SlotLayout
+from trivet.operators.contract import Implementation, TensorSpec, choose, operator_named, resolve
+from trivet.operators.cpu import KernelCall, Operand, append
+
+ROW_ALIGNMENT = 64  # a cache line, and the widest vector load
+
+
+class CpuPlan:
+    """A Plan on this host's CPU.
+
+    `weights` are the stored arrays, kept alive and read in place; `slots` says how the KV pool of `num_slots` slots
+    is cut. `team` has the worker threads. `kept` are values to keep beside the outputs, for tests (`read`).
+    Raises GraphError when no kernel takes a node, ResourceError when memory cannot be reserved.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[str, Array],
+        *,
+        limits: Limits,
+        slots: SlotLayout,
+        num_slots: int,
+        team: Team,
+        target: str | None = None,
+        kept: tuple[str, ...] = (),
+    ) -> None:
+        self.limits = limits
+        self.num_slots = num_slots
+        self.slot_tokens = slots.slot_tokens
+        self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
+        self.graph = graph
+        self._team = team
+        self._weights = weights
+        self._pool = Arena(slots.pool_bytes(num_slots), "KV pool", "--kv-memory")
+        self._sizes = {
+            "tokens": limits.max_tokens,
+            "rows": limits.max_rows,
+            "sequences": limits.max_sequences,
+            "sequence_starts": limits.max_sequences + 1,
+            "max_slots": slots.slots_for(limits.max_context),
+            "num_slots": num_slots,
+            "slot_tokens": slots.slot_tokens,
+        }
+        placed = _Activations(graph, self._sizes, kept)
+        self._activations = Arena(placed.total_bytes, "activations", "--max-step-tokens")
+        self._strides = placed.strides
+        self._offsets = placed.offsets
+        self._operands: dict[str, Operand] = {}
+        self._bind_operands(slots)
+        self._program = Program(target)
+        self.nodes: list[Node] = []  # those that became an instruction, in order
+        for node in graph.nodes:
+            if not operator_named(node.operator).is_view:
+                self._append(node)
+        self._inputs = {name: self.view(name) for name in graph.inputs if name in self._offsets}
+        self._logits = self.view(graph.outputs[0])
+
+    @property
+    def target(self) -> str:
+        """The kernel target in use: avx512, avx2, neon or scalar."""
+        return self._program.target
+
+    @property
+    def activation_bytes(self) -> int:
+        return self._activations.num_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        return self._pool.num_bytes
+
+    def run(self, batch: Batch) -> Array:
+        return self._run(batch, None)
+
+    def profile(self, batch: Batch) -> tuple[Array, Array]:
+        """As `run`; also the seconds of each of `nodes`."""
+        seconds = np.zeros(len(self.nodes))
+        return self._run(batch, seconds), seconds
+
+    def view(self, name: str) -> Array:
+        """The memory of an activation or an input; what it holds after a step is lasting only for outputs and `kept`."""
+        spec = self.graph.values[name]
+        assert spec.dtype is not None
+        rows, width = _rows_and_width(spec, self._sizes)
+        dtype = storage(spec.dtype)
+        stride = self._strides[name] // dtype.itemsize
+        # The last row of a part of a wider value ends before its stride does.
+        flat = self._activations.view(self._offsets[name], ((rows - 1) * stride + width,), dtype)
+        array = np.lib.stride_tricks.as_strided(flat, (rows, width), (self._strides[name], dtype.itemsize))
+        return array.reshape(rows) if len(spec.axes) == 1 else array
+
+    def close(self) -> None:
+        """Give the memory back; the plan cannot run after it."""
+        del self._inputs, self._logits, self._program
+        self._activations.close()
+        self._pool.close()
+
+    def _run(self, batch: Batch, seconds: Array | None) -> Array:
+        num_tokens, num_sequences, num_rows = len(batch.tokens), len(batch.slots), len(batch.rows)
+        limits = self.limits
+        assert num_tokens <= limits.max_tokens and num_sequences <= limits.max_sequences, "a step beyond the limits"
+        assert num_rows <= limits.max_rows, "a step beyond the limits"
+        inputs = self._inputs
+        inputs["tokens"][:num_tokens] = batch.tokens
+        inputs["positions"][:num_tokens] = batch.positions
+        inputs["starts"][: num_sequences + 1] = batch.starts
+        inputs["slots"][:num_sequences, : batch.slots.shape[1]] = batch.slots
+        inputs["rows"][:num_rows] = batch.rows
+        self._program.run(self._team, num_tokens, num_sequences, num_rows, seconds)
+        return self._logits[:num_rows]
+
+    def _bind_operands(self, slots: SlotLayout) -> None:
+        """Where every value is: in the activations, in a slot, or in the weights."""
+        streams = {stream.name for stream in self.graph.streams}
+        for name, spec in self.graph.values.items():
+            assert spec.dtype is not None
+            if name in self._offsets:
+                address = self._activations.address + self._offsets[name]
+                self._operands[name] = (address, self._strides[name], spec.dtype)
+            elif name in streams:
+                self._operands[name] = (self._pool.address + slots.offsets[name], slots.stride_bytes, spec.dtype)
+            elif name in self._weights:
+                stored = self._weights[name]
+                self._operands[name] = (stored.ctypes.data, stored.strides[0], spec.dtype)
+        for node in self.graph.nodes:
+            for made, source in continued(node):
+                self._operands[made] = self._operands[source]
+
+    def _append(self, node: Node) -> None:
+        contract, call = operator_named(node.operator), self.graph.call(node)
+        chosen = choose(call, "cpu")
+        if not isinstance(chosen, Implementation):
+            raise GraphError(refusal(node, chosen), "see `trivet operators explain`")
+        lowered = chosen.lower(call, self._sizes)
+        assert isinstance(lowered, KernelCall)
+        names = [a.name for a in (*contract.inputs, *contract.outputs)]
+        operands = zip(names, (*node.inputs, *node.outputs), strict=True)
+        append(self._program, lowered, {argument: self._operands[n] for argument, n in operands if n is not None})
+        self.nodes.append(node)
+
+
+def refusal(node: Node, refusals: Sequence[tuple[str, str]]) -> str:
+    """The sentence that says why no implementation takes `node`."""
+    reasons = "; ".join(f"{variant}: {reason}" for variant, reason in refusals) or "none is registered"
+    return f"{', '.join(node.outputs)}: no implementation of {node.operator} on the CPU takes it ({reasons})"
+
+
+class _Activations:
+    """Where in one arena the batch's inputs and the values between operators lie."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], kept: tuple[str, ...]) -> None:
+        part_of = _views(graph)
+        last_use = {name: i for i, node in enumerate(graph.nodes) for name in node.names}
+        last_use.update(dict.fromkeys((*graph.outputs, *kept), len(graph.nodes)))
+        batch = [name for name in graph.inputs if graph.values[name].layout != "kv"]
+        made = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
+        self.strides: dict[str, int] = {}
+        lifetimes = [Lifetime(name, self._bytes(graph, name, sizes), -1, len(graph.nodes)) for name in batch]
+        for name, first in made.items():
+            if graph.values[name].layout == "kv" or name in part_of:
+                continue
+            parts = [part for part, (whole, _) in part_of.items() if whole == name]
+            last = max(last_use.get(user, first) for user in (name, *parts))
+            lifetimes.append(Lifetime(name, self._bytes(graph, name, sizes), first, last))
+        placement = place(lifetimes, alignment=ROW_ALIGNMENT)
+        self.offsets = dict(placement.offsets)
+        self.total_bytes = placement.total_bytes
+        for part, (whole, column_bytes) in part_of.items():
+            self.offsets[part] = self.offsets[whole] + column_bytes
+            self.strides[part] = self.strides[whole]
+
+    def _bytes(self, graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
+        spec = graph.values[name]
+        assert spec.dtype is not None
+        rows, width = _rows_and_width(spec, sizes)
+        row_bytes = width * item_bytes(spec.dtype)
+        self.strides[name] = row_bytes if len(spec.axes) == 1 else align_up(row_bytes, ROW_ALIGNMENT)
+        return rows * self.strides[name]
+
+
+def _views(graph: Graph) -> dict[str, tuple[str, int]]:
+    """Values that are columns of another: part → (whole, first byte within a row)."""
+    part_of: dict[str, tuple[str, int]] = {}
+    for node in graph.nodes:
+        if not operator_named(node.operator).is_view:
+            continue
+        column_bytes, whole = 0, node.inputs[0]
+        assert whole is not None and whole not in part_of, "a part of a part"
+        for name in node.outputs:
+            part_of[name] = (whole, column_bytes)
+            spec = graph.values[name]
+            assert spec.dtype is not None
+            column_bytes += resolve(spec.axes[1], {}) * item_bytes(spec.dtype)
+    return part_of
+
+
+def _rows_and_width(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """A one-axis value is rows of one element."""
+    rows = resolve(spec.axes[0], sizes)
+    return rows, 1 if len(spec.axes) == 1 else resolve(spec.axes[1], sizes)

@@ -1,0 +1,183 @@
+"""The passes that turn what a family wrote into what a device runs. Passes are data: rules in a PIPELINE with levels.
+
+Fusing never changes an answer: each fused operator computes what its parts did, in the same order. Level 0 runs
+only what is needed to execute at all; 1 merges weights that read the same input; 2 fuses operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from trivet.base.dtypes import DType
+from trivet.base.errors import GraphError
+from trivet.framework.graph.ir import Graph, Node
+from trivet.framework.graph.laws import check
+from trivet.framework.graph.rewrite import Rule, rewrite
+from trivet.operators.contract import Argument, TensorSpec, operator_named, with_dtype
+
+MAX_LEVEL = 2
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In which formats a model is kept and computed, where the contracts leave a choice."""
+
+    name: str
+    weights: DType
+    cache: DType
+    activations: DType
+
+
+PRECISIONS: dict[str, Precision] = {
+    "bfloat16": Precision("bfloat16", weights="bfloat16", cache="bfloat16", activations="float32"),
+    "float32": Precision("float32", weights="float32", cache="float32", activations="float32"),
+}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named step from graph to graph, run at `level` and above."""
+
+    name: str
+    level: int
+    apply: Callable[[Graph, Precision], Graph]
+
+
+MERGE_QKV = Rule(
+    "merge_qkv",
+    """q = linear(x, wq, -)
+       k = linear(x, wk, -)
+       v = linear(x, wv, -)""",
+    """w = concatenate(wq, wk, wv)
+       y = linear(x, w, -)
+       q, k, v = split(y)""",
+)
+MERGE_BIASED_QKV = Rule(
+    "merge_biased_qkv",
+    """q = linear(x, wq, bq)
+       k = linear(x, wk, bk)
+       v = linear(x, wv, bv)""",
+    """w = concatenate(wq, wk, wv)
+       b = concatenate(bq, bk, bv)
+       y = linear(x, w, b)
+       q, k, v = split(y)""",
+)
+MERGE_GATE_UP = Rule(
+    "merge_gate_up",
+    """g = linear(x, wg, -)
+       u = linear(x, wu, -)
+       m = silu_mul(g, u)""",
+    """w = concatenate(wg, wu)
+       y = linear(x, w, -)
+       g, u = split(y)
+       m = silu_mul(g, u)""",
+)
+FUSE_ADD_NORM = Rule(
+    "fuse_add_norm",
+    """s = add(a, b)
+       y = rms_norm(s, w)""",
+    """s, y = add_rms_norm(a, b, w)""",
+)
+FUSE_ROPE_KV = Rule(
+    "fuse_rope_kv",
+    """r = rope(q, angles)
+       t = rope(k, angles)
+       after = kv_store(t, v, before, positions, starts, slots)""",
+    """r, after = rope_kv_store(q, k, v, angles, before, positions, starts, slots)""",
+)
+
+
+def optimise(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Graph:
+    """The graph after every pass of the PIPELINE up to `level`; the laws are checked before and after each."""
+    for _, graph in stages(graph, precision, level):
+        pass
+    return graph
+
+
+def stages(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Iterator[tuple[str, Graph]]:
+    """(name, graph) as the family wrote it, then after each pass."""
+    if not 0 <= level <= MAX_LEVEL:
+        raise GraphError(f"level {level} is not between 0 and {MAX_LEVEL}")
+    check(graph, "building")
+    yield "built", graph
+    for step in PIPELINE:
+        if step.level <= level:
+            graph = step.apply(graph, precision)
+            check(graph, step.name)
+            yield step.name, graph
+
+
+def _rules(*rules: Rule) -> Callable[[Graph, Precision], Graph]:
+    def apply(graph: Graph, precision: Precision) -> Graph:
+        for rule in rules:
+            graph = rewrite(graph, rule)
+        return graph
+
+    return apply
+
+
+def assign_precision(graph: Graph, precision: Precision) -> Graph:
+    """Gives every value its format; where a contract does not take what it would be given, a cast is put in between."""
+    values = dict(graph.values)
+    weights = dict(graph.weights)
+    nodes: list[Node] = []
+    for stream in graph.streams:
+        values[stream.name] = with_dtype(values[stream.name], precision.cache)
+    for node in graph.nodes:
+        contract = operator_named(node.operator)
+        inputs: list[str | None] = []
+        for argument, name in zip(contract.inputs, node.inputs, strict=True):
+            if name is not None and name in weights and values[name].dtype is None:
+                dtype = _allowed(argument, precision.weights)
+                values[name] = with_dtype(values[name], dtype)
+                weights[name] = replace(weights[name], dtype=dtype)
+            inputs.append(name if name is None else _cast_for(argument, name, values, nodes))
+        for argument, name in zip(contract.outputs, node.outputs, strict=False):
+            source = contract.updates.get(argument.name)
+            if source is not None:
+                dtype = precision.cache
+            elif contract.is_view:
+                dtype = values[str(inputs[0])].dtype or precision.activations
+            else:
+                dtype = _allowed(argument, "float32" if name in graph.outputs else precision.activations)
+            values[name] = with_dtype(values[name], dtype)
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    return replace(graph, nodes=tuple(nodes), values=values, weights=weights)
+
+
+def _allowed(argument: Argument, wanted: DType) -> DType:
+    return wanted if wanted in argument.dtypes else argument.dtypes[0]
+
+
+def _cast_for(argument: Argument, name: str, values: dict[str, TensorSpec], nodes: list[Node]) -> str:
+    """`name`, or the name of its cast to a format that `argument` takes."""
+    spec = values[name]
+    if spec.dtype in argument.dtypes:
+        return name
+    dtype = argument.dtypes[0]
+    made = f"{name}.{dtype}"
+    if made not in values:
+        values[made] = with_dtype(spec, dtype)
+        nodes.append(Node("cast", (name,), (made,)))
+    return made
+
+
+def pack_panels(graph: Graph, precision: Precision) -> Graph:
+    """Lays every weight that a linear reads in panels. A table shared with the embedding is kept once, in panels."""
+    packed = {node.inputs[1] for node in graph.nodes if node.operator == "linear"}
+    values = {name: replace(spec, layout="panels") if name in packed else spec for name, spec in graph.values.items()}
+    weights = {
+        name: replace(recipe, layout="panels") if name in packed else recipe for name, recipe in graph.weights.items()
+    }
+    return replace(graph, values=values, weights=weights)
+
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass("merge_qkv", 1, _rules(MERGE_QKV, MERGE_BIASED_QKV)),
+    Pass("merge_gate_up", 1, _rules(MERGE_GATE_UP)),
+    Pass("fuse_add_norm", 2, _rules(FUSE_ADD_NORM)),
+    Pass("fuse_rope_kv", 2, _rules(FUSE_ROPE_KV)),
+    Pass("assign_precision", 0, assign_precision),
+    Pass("pack_panels", 0, pack_panels),
+)

@@ -1,0 +1,248 @@
+"""The KV cache's operators: keys and values go into slots, attention reads them back.
+
+Both see a ragged batch: `starts` says which tokens belong to which sequence, `slots` where a sequence's positions are.
+The logical shape of a cache is [slots, slot_tokens, 2, num_kv_heads, head_dim], whatever its layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from trivet.base.dtypes import Array, DType, item_bytes
+from trivet.operators.contract import FLOATS, Argument, Call, Operator, Sample, TensorSpec, Tolerance, register, resolve
+from trivet.operators.cpu import implement_kernel
+from trivet.operators.rope import rotate
+from trivet.operators.samples import Ragged, normal, ragged, spec
+
+_BATCH = (
+    Argument("positions", ("tokens",), ("int32",)),
+    Argument("starts", ("sequence_starts",), ("int32",)),
+    Argument("slots", ("sequences", "max_slots"), ("int32",)),
+)
+_CACHE = Argument("cache", ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim"), layouts=("kv",))
+
+
+def _kv_store(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
+    k, v, cache, positions, starts, slots = inputs
+    assert k is not None and v is not None and cache is not None
+    assert positions is not None and starts is not None and slots is not None
+    new = cache.copy()
+    slot_tokens, _, heads, head_dim = cache.shape[1:]
+    sequence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    where = slots[sequence, positions // slot_tokens], positions % slot_tokens
+    new[where] = np.stack([k.reshape(-1, heads, head_dim), v.reshape(-1, heads, head_dim)], axis=1)
+    return [new]
+
+
+def _rope_kv_store(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
+    q, k, v, angles, cache, positions, starts, slots = inputs
+    assert q is not None and k is not None and angles is not None
+    head_dim = call.integer("head_dim")
+    keys = rotate(k, angles, head_dim)
+    return [rotate(q, angles, head_dim), *_kv_store(call, [keys, v, cache, positions, starts, slots])]
+
+
+def _attention(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
+    q, cache, positions, starts, slots = inputs
+    assert q is not None and cache is not None and positions is not None and starts is not None and slots is not None
+    slot_tokens, kv_heads, head_dim = cache.shape[1], cache.shape[3], cache.shape[4]
+    out = np.zeros_like(q)
+    for i in range(len(starts) - 1):
+        for token in range(starts[i], starts[i + 1]):
+            past = np.arange(positions[token] + 1)
+            context = cache[slots[i, past // slot_tokens], past % slot_tokens]  # [context, 2, kv_heads, head_dim]
+            queries = q[token].reshape(kv_heads, -1, head_dim)
+            scores = np.einsum("hgd,chd->hgc", queries, context[:, 0]) * call.number("scale")
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            weights /= weights.sum(axis=-1, keepdims=True)
+            out[token] = np.einsum("hgc,chd->hgd", weights, context[:, 1]).reshape(-1)
+    return [out]
+
+
+# (num_heads, num_kv_heads, head_dim, slot_tokens, [(positions in the cache, new tokens)])
+_CASES: tuple[tuple[int, int, int, int, list[tuple[int, int]]], ...] = (
+    (1, 1, 2, 16, [(0, 1)]),
+    (4, 2, 16, 16, [(0, 5), (17, 1), (15, 2)]),
+    (3, 1, 64, 32, [(40, 1), (0, 33), (31, 1)]),
+    (9, 3, 34, 16, [(0, 50)]),
+    (14, 2, 64, 48, [(100, 1), (7, 19), (0, 1), (130, 3)]),
+)
+
+
+def _batches(rng: np.random.Generator) -> Iterator[tuple[int, int, int, int, DType, Ragged, dict[str, int]]]:
+    dtypes: tuple[DType, ...] = FLOATS
+    for num_heads, num_kv_heads, head_dim, slot_tokens, lengths in _CASES:
+        for dtype in dtypes:
+            batch = ragged(rng, slot_tokens, lengths)
+            sizes = {
+                "tokens": len(batch.positions),
+                "sequences": len(lengths),
+                "sequence_starts": len(lengths) + 1,
+                "max_slots": batch.slots.shape[1],
+                "num_slots": batch.num_slots,
+                "slot_tokens": slot_tokens,
+                "context": batch.context,
+            }
+            yield num_heads, num_kv_heads, head_dim, slot_tokens, dtype, batch, sizes
+
+
+def _cache_spec(kv_heads: int, head_dim: int, dtype: DType) -> TensorSpec:
+    return spec(("num_slots", "slot_tokens", 2, kv_heads, head_dim), dtype, "kv")
+
+
+def _batch_specs() -> tuple[TensorSpec, ...]:
+    return (
+        spec(("tokens",), "int32"),
+        spec(("sequence_starts",), "int32"),
+        spec(("sequences", "max_slots"), "int32"),
+    )
+
+
+def _rows(heads: int, head_dim: int) -> TensorSpec:
+    return spec(("tokens", heads * head_dim), "float32")
+
+
+def _store_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for _, heads, head_dim, slot_tokens, dtype, batch, sizes in _batches(rng):
+        cache, rows = _cache_spec(heads, head_dim, dtype), _rows(heads, head_dim)
+        call = Call("kv_store", (rows, rows, cache, *_batch_specs()), (cache,))
+        k, v = (normal(rng, (sizes["tokens"], heads * head_dim), "float32") for _ in range(2))
+        stored = normal(rng, (batch.num_slots, slot_tokens, 2, heads, head_dim), dtype)
+        yield Sample(call, (k, v, stored, batch.positions, batch.starts, batch.slots), sizes)
+
+
+def _rope_store_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for num_heads, heads, head_dim, slot_tokens, dtype, batch, sizes in _batches(rng):
+        cache, rows, queries = _cache_spec(heads, head_dim, dtype), _rows(heads, head_dim), _rows(num_heads, head_dim)
+        angles = spec(("tokens", head_dim), "float32")
+        inputs = (queries, rows, rows, angles, cache, *_batch_specs())
+        call = Call("rope_kv_store", inputs, (queries, cache), {"head_dim": head_dim})
+        num_tokens = sizes["tokens"]
+        q = normal(rng, (num_tokens, num_heads * head_dim), "float32")
+        k, v = (normal(rng, (num_tokens, heads * head_dim), "float32") for _ in range(2))
+        turn = normal(rng, (num_tokens, head_dim), "float32")
+        stored = normal(rng, (batch.num_slots, slot_tokens, 2, heads, head_dim), dtype)
+        yield Sample(call, (q, k, v, turn, stored, batch.positions, batch.starts, batch.slots), sizes)
+
+
+def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for num_heads, heads, head_dim, slot_tokens, dtype, batch, sizes in _batches(rng):
+        cache, queries = _cache_spec(heads, head_dim, dtype), _rows(num_heads, head_dim)
+        call = Call("attention", (queries, cache, *_batch_specs()), (queries,), {"scale": head_dim**-0.5})
+        q = normal(rng, (sizes["tokens"], num_heads * head_dim), "float32", 2.0)
+        stored = normal(rng, (batch.num_slots, slot_tokens, 2, heads, head_dim), dtype)
+        yield Sample(call, (q, stored, batch.positions, batch.starts, batch.slots), sizes)
+
+
+def _cache(call: Call) -> TensorSpec:
+    return next(spec for spec in call.inputs if spec is not None and spec.layout == "kv")
+
+
+def _cache_sizes(call: Call) -> tuple[int, int]:
+    kv_heads, head_dim = _cache(call).axes[3:]
+    assert isinstance(kv_heads, int) and isinstance(head_dim, int)
+    return kv_heads, head_dim
+
+
+def _token_bytes(call: Call) -> int:
+    dtype = _cache(call).dtype
+    assert dtype is not None
+    kv_heads, head_dim = _cache_sizes(call)
+    return 2 * kv_heads * head_dim * item_bytes(dtype)
+
+
+def _store_bytes(call: Call, sizes: Mapping[str, int]) -> int:
+    rows = sum(spec.bytes(sizes) for spec in (*call.inputs, *call.outputs)
+               if spec is not None and spec.layout != "kv" and spec.axes[0] == "tokens")  # fmt: skip
+    return rows + sizes["tokens"] * _token_bytes(call)
+
+
+def _attention_bytes(call: Call, sizes: Mapping[str, int]) -> int:
+    return 2 * call.outputs[0].bytes(sizes) + sizes["context"] * _token_bytes(call)
+
+
+def _attention_flops(call: Call, sizes: Mapping[str, int]) -> int:
+    return 4 * sizes["context"] * resolve(call.outputs[0].axes[1], sizes)
+
+
+def _heads(call: Call, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """num_heads, num_kv_heads, head_dim of a call whose first input is the queries."""
+    kv_heads, head_dim = _cache_sizes(call)
+    assert call.inputs[0] is not None
+    return resolve(call.inputs[0].axes[1], sizes) // head_dim, kv_heads, head_dim
+
+
+def _rope_store_integers(call: Call, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    assert call.inputs[3] is not None
+    return (*_heads(call, sizes), resolve(call.inputs[3].axes[1], sizes), sizes["slot_tokens"])
+
+
+register(
+    Operator(
+        name="kv_store",
+        summary="the cache with the keys and values of the new tokens at their positions",
+        inputs=(Argument("k", ("tokens", "kv_width")), Argument("v", ("tokens", "kv_width")), _CACHE, *_BATCH),
+        outputs=(Argument("cache'", _CACHE.axes, layouts=("kv",)),),
+        reference=_kv_store,
+        samples=_store_samples,
+        tolerance=Tolerance(0.0, 0.0, "copies, rounded once to the cache's format"),
+        flops=lambda call, sizes: 0,
+        fewest_bytes=_store_bytes,
+        updates={"cache'": "cache"},
+    )
+)
+register(
+    Operator(
+        name="rope_kv_store",
+        summary="queries and keys rotated, keys and values stored: rope, rope and kv_store in one pass",
+        inputs=(
+            Argument("q", ("tokens", "q_width")),
+            Argument("k", ("tokens", "kv_width")),
+            Argument("v", ("tokens", "kv_width")),
+            Argument("angles", ("tokens", "rotary"), ("float32",)),
+            _CACHE,
+            *_BATCH,
+        ),
+        outputs=(Argument("q'", ("tokens", "q_width")), Argument("cache'", _CACHE.axes, layouts=("kv",))),
+        attributes=("head_dim",),
+        reference=_rope_kv_store,
+        samples=_rope_store_samples,
+        tolerance=Tolerance(1e-6, 8e-3, "rotated in float32, then rounded once to the cache's format (bfloat16: 2⁻⁸)"),
+        flops=lambda call, sizes: 3 * call.outputs[0].bytes(sizes) // 4,
+        fewest_bytes=_store_bytes,
+        updates={"cache'": "cache"},
+    )
+)
+register(
+    Operator(
+        name="attention",
+        summary="softmax(q · keysᵀ · scale) · values over the positions up to the token's own; heads share kv heads",
+        inputs=(Argument("q", ("tokens", "q_width")), _CACHE, *_BATCH),
+        outputs=(Argument("y", ("tokens", "q_width")),),
+        attributes=("scale",),
+        reference=_attention,
+        samples=_attention_samples,
+        tolerance=Tolerance(4e-6, 4e-6, "float32 scores, exp to 2e-7, sums over ≤ 200 positions in blocks of 16"),
+        flops=_attention_flops,
+        fewest_bytes=_attention_bytes,
+    )
+)
+
+implement_kernel(
+    "kv_store",
+    ("k", "v", "cache", "positions", "starts", "slots"),
+    integers=lambda call, sizes: (*_cache_sizes(call), sizes["slot_tokens"]),
+)
+implement_kernel(
+    "rope_kv_store",
+    ("q", "k", "v", "angles", "q'", "cache", "positions", "starts", "slots"),
+    integers=_rope_store_integers,
+)
+implement_kernel(
+    "attention",
+    ("q", "cache", "y", "positions", "starts", "slots"),
+    integers=lambda call, sizes: (*_heads(call, sizes), sizes["slot_tokens"]),
+    numbers=lambda call: (call.number("scale"),),
+)

@@ -1,0 +1,183 @@
+"""Does an implementation agree with its operator's reference on this device? Every buffer it gets is fenced.
+
+Memory-bound operators come first: on these devices it is moving bytes, not multiplying, that goes wrong and costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from trivet._native import Program, Team
+from trivet.base.dtypes import Array, cast, storage
+from trivet.base.units import align_up
+from trivet.operators.contract import OPERATORS, Implementation, Operator, Sample, TensorSpec, choose, resolve
+from trivet.operators.cpu import KernelCall, Operand, append
+from trivet.operators.kv_layout import pack_kv, unpack_kv
+from trivet.operators.panels import pack_panels
+
+_GUARD_BYTES = 64
+_GUARD = 0xA5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the samples of one operator said. `worst` is the largest error as a share of what is tolerated."""
+
+    operator: str
+    num_samples: int
+    worst: float
+    failure: str | None  # the first sample that failed, and how
+
+    @property
+    def passed(self) -> bool:
+        return self.failure is None
+
+
+def memory_bound_first(operators: Iterable[str]) -> list[str]:
+    """By arithmetic intensity (FLOPs per byte) of the contract's own samples, least first; views left out."""
+
+    def intensity(name: str) -> float:
+        operator = OPERATORS[name]
+        samples = list(operator.samples(np.random.default_rng(0)))
+        num_bytes = sum(operator.bytes(sample.call, sample.sizes) for sample in samples)
+        return sum(operator.flops(sample.call, sample.sizes) for sample in samples) / max(1, num_bytes)
+
+    return sorted((name for name in operators if not OPERATORS[name].is_view), key=intensity)
+
+
+def verify(operator: Operator, team: Team, target: str | None = None, seed: int = 0) -> Verdict:
+    """Run every sample of the contract on the CPU and compare with the reference."""
+    worst, num_samples = 0.0, 0
+    for sample in operator.samples(np.random.default_rng(seed)):
+        num_samples += 1
+        error, failure = _check(operator, sample, team, target)
+        worst = max(worst, error)
+        if failure is not None:
+            return Verdict(operator.name, num_samples, worst, f"{_describe(operator, sample)}: {failure}")
+    return Verdict(operator.name, num_samples, worst, None)
+
+
+def run_sample(operator: Operator, sample: Sample, team: Team, target: str | None = None) -> list[Array]:
+    """The outputs of the CPU's implementation, in logical shape and storage format. Raises AssertionError when a
+    fence was written over."""
+    implementation = choose(sample.call, "cpu")
+    assert isinstance(implementation, Implementation), f"{operator.name} is refused: {implementation}"
+    lowered = implementation.lower(sample.call, sample.sizes)
+    assert isinstance(lowered, KernelCall)
+    buffers = dict(_buffers(operator, sample))
+    program = Program(target)
+    append(program, lowered, {name: buffer.operand for name, buffer in buffers.items()})
+    sizes = sample.sizes
+    program.run(team, sizes.get("tokens", 0), sizes.get("sequences", 0), sizes.get("rows", 0))
+    for name, buffer in buffers.items():
+        assert buffer.is_intact(), f"{operator.name} wrote outside {name}"
+    continued = {made: source for made, source in operator.updates.items()}
+    names = [argument.name for argument in operator.outputs][: len(sample.call.outputs)]
+    return [buffers[continued.get(name, name)].logical(sizes) for name in names]
+
+
+class _Buffer:
+    """An array in its device layout between two fences; rows start at multiples of 64 bytes, fences between them."""
+
+    def __init__(self, spec: TensorSpec, stored: Array) -> None:
+        self._spec = spec
+        rows = stored.reshape(stored.shape[0], -1)
+        row_bytes = rows.shape[1] * rows.dtype.itemsize
+        # One-axis arrays and packed weights are contiguous by contract; everything else may have a stride.
+        is_strided = len(spec.axes) > 1 and spec.layout != "panels"
+        self._stride = align_up(row_bytes + _GUARD_BYTES, 64) if is_strided else row_bytes
+        self._shape, self._row_bytes = stored.shape, row_bytes
+        size = self._stride * rows.shape[0] + 2 * _GUARD_BYTES
+        whole = np.full(size + 64, _GUARD, np.uint8)
+        start = -whole.ctypes.data % 64
+        self._bytes = whole[start : start + size]
+        self._dtype = rows.dtype
+        self._rows()[:] = rows.view(np.uint8).reshape(rows.shape[0], row_bytes)
+
+    @property
+    def operand(self) -> Operand:
+        assert self._spec.dtype is not None
+        return self._bytes.ctypes.data + _GUARD_BYTES, self._stride, self._spec.dtype
+
+    def is_intact(self) -> bool:
+        covered = np.zeros(len(self._bytes), bool)
+        strided = covered[_GUARD_BYTES : len(covered) - _GUARD_BYTES].reshape(-1, self._stride)
+        strided[:, : self._row_bytes] = True
+        return bool((self._bytes[~covered] == _GUARD).all())
+
+    def logical(self, sizes: Mapping[str, int]) -> Array:
+        stored = np.ascontiguousarray(self._rows()).view(self._dtype).reshape(self._shape)
+        if self._spec.layout != "kv":
+            return stored
+        kv_heads, head_dim = (resolve(axis, sizes) for axis in self._spec.axes[3:])
+        return unpack_kv(stored, sizes["slot_tokens"], kv_heads, head_dim)
+
+    def _rows(self) -> Array:
+        inner = self._bytes[_GUARD_BYTES : len(self._bytes) - _GUARD_BYTES].reshape(-1, self._stride)
+        return inner[:, : self._row_bytes]
+
+
+def _buffers(operator: Operator, sample: Sample) -> Iterator[tuple[str, _Buffer]]:
+    for argument, spec, array in zip(operator.inputs, sample.call.inputs, sample.inputs, strict=True):
+        if spec is not None and array is not None:
+            yield argument.name, _Buffer(spec, _in_layout(spec, array))
+    for argument, spec in zip(operator.outputs, sample.call.outputs, strict=False):
+        if argument.name not in operator.updates:
+            assert spec.dtype is not None
+            shape = [resolve(axis, sample.sizes) for axis in spec.axes]
+            poison = np.full(prod(shape) * storage(spec.dtype).itemsize, 0xFF, np.uint8)  # NaN in every float format
+            yield argument.name, _Buffer(spec, poison.view(storage(spec.dtype)).reshape(shape))
+
+
+def _in_layout(spec: TensorSpec, array: Array) -> Array:
+    if spec.layout == "panels":
+        return pack_panels(array)
+    return pack_kv(array) if spec.layout == "kv" else array
+
+
+def _check(operator: Operator, sample: Sample, team: Team, target: str | None) -> tuple[float, str | None]:
+    wanted = reference_outputs(operator, sample)
+    try:
+        made = run_sample(operator, sample, team, target)
+    except AssertionError as error:
+        return float("inf"), str(error)
+    worst = 0.0
+    for argument, spec, want, got in zip(operator.outputs, sample.call.outputs, wanted, made, strict=False):
+        assert spec.dtype is not None
+        values = cast(got, spec.dtype, "float32").astype(np.float64)
+        rounded = cast(cast(want.astype(np.float32), "float32", spec.dtype), spec.dtype, "float32")
+        error = np.abs(values - rounded)
+        allowed = operator.tolerance.absolute + operator.tolerance.relative * np.abs(rounded)
+        if not (error <= allowed).all():
+            worst_at = int(np.argmax(np.where(np.isnan(error), np.inf, error - allowed)))
+            return float("inf"), (
+                f"{argument.name}[{worst_at}] is {values.reshape(-1)[worst_at]:.9g}, "
+                f"the reference {rounded.reshape(-1)[worst_at]:.9g}"
+            )
+        worst = max(worst, float((error / np.maximum(allowed, 1e-300)).max(initial=0.0)))
+    return worst, None
+
+
+def reference_outputs(operator: Operator, sample: Sample) -> list[Array]:
+    """The reference's outputs in float64, from the sample's stored inputs."""
+    inputs: list[Array | None] = []
+    for spec, array in zip(sample.call.inputs, sample.inputs, strict=True):
+        if spec is None or array is None or spec.dtype == "int32":
+            inputs.append(array)
+            continue
+        assert spec.dtype is not None
+        inputs.append(cast(array, spec.dtype, "float32").astype(np.float64))
+    return operator.reference(sample.call, inputs)
+
+
+def _describe(operator: Operator, sample: Sample) -> str:
+    parts = [
+        f"{argument.name} {spec.dtype}{[resolve(axis, sample.sizes) for axis in spec.axes]}"
+        for argument, spec in zip(operator.inputs, sample.call.inputs, strict=True)
+        if spec is not None
+    ]
+    return ", ".join(parts)
