@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from trivet.base.errors import TrivetError
-from trivet.base.units import parse_bytes
+from trivet.base.units import format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
     from trivet.framework.model.loader import LoadedModel
@@ -31,8 +33,8 @@ class Size(click.ParamType[int]):
 
 
 _MODEL_OPTIONS = (
-    click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
-                 help="Format of weights and KV cache; sums are float32 in both"),
+    click.option("--dtype", type=click.Choice(["bfloat16", "float32"]),
+                 help="Format of weights and KV cache; sums are float32 in both  [default: bfloat16]"),
     click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]"),
     click.option("--max-context", type=click.IntRange(1), help="Positions of one sequence  [default: the model's]"),
     click.option("--kv-memory", type=Size(), help="Size of the KV pool, such as 2GiB  [default: planned]"),
@@ -51,18 +53,46 @@ def model_options(command: Command) -> Command:
     return command
 
 
-def load_model(model: str, no_verify: bool, **options: Any) -> LoadedModel:
-    """`load` with what `model_options` gathered, telling on stderr when a conversion takes time."""
+_SERVER_OPTIONS = (
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on"),
+    click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free one"),
+    click.option("--served-name", help="What clients call the model  [default: the name of its path]"),
+    click.option("--insecure", is_flag=True, help="Serve other machines without TRIVET_API_KEY set"),
+)
+
+
+def server_options(command: Command) -> Command:
+    """Where a model is served."""
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command
+
+
+def load_options(no_verify: bool, **options: Any) -> dict[str, Any]:
+    """What `model_options` gathered as keyword arguments of `load`, telling on stderr while a conversion takes time."""
+    return {**options, "verify": not no_verify, "progress": Progress("converting", sys.stderr)}
+
+
+def load_model(model: str, **options: Any) -> LoadedModel:
+    """`load` with what `model_options` gathered."""
     from trivet.framework.model.loader import load
 
-    return load(model, verify=not no_verify, progress=_say_progress, **options)
+    return load(model, **load_options(**options))
 
 
-def _say_progress(done_bytes: int, total_bytes: int) -> None:
-    """One line on a terminal, rewritten in place; nothing where stderr is a file."""
-    import sys
+class Progress:
+    """Bytes done of bytes in all, on one line of a terminal with the time left; silent where `stream` is none."""
 
-    if not sys.stderr.isatty():
-        return
-    end = "\n" if done_bytes >= total_bytes else ""
-    click.echo(f"\rconverting {done_bytes / max(1, total_bytes):4.0%}{end}", err=True, nl=False)
+    def __init__(self, verb: str, stream: TextIO) -> None:
+        self._verb = verb
+        self._stream = stream
+        self._started = time.monotonic()
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        if not self._stream.isatty() or done_bytes == 0:
+            return
+        left_s = (time.monotonic() - self._started) * (total_bytes / done_bytes - 1)
+        is_done = done_bytes >= total_bytes
+        tail = "\n" if is_done else f", {format_seconds(left_s)} left  "
+        self._stream.write(f"\r{self._verb} {done_bytes / total_bytes:4.0%} of {format_bytes(total_bytes)}{tail}")
+        self._stream.flush()

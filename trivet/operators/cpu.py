@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from trivet._native import Program
 from trivet.operators.contract import Call, Implementation, implement, operator_named
+
+
+Extent = Literal["tokens", "rows"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class KernelCall:
     """An instruction before it has addresses. `operands` are the contract's argument names in the kernel's order."""
 
     kernel: str
-    extent: str  # the axis whose size is the number of rows the kernel works on: "tokens" or "rows"
+    extent: Extent  # the axis whose size is the number of rows the kernel works on
     operands: tuple[str, ...]
     integers: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -47,11 +51,10 @@ def implement_kernel(
     return implement(Implementation(operator, "cpu", "native", refuse_call, lower))
 
 
-def _extent(call: Call) -> str:
-    for spec in (call.outputs[0], call.inputs[0]):
-        if spec is not None and spec.axes[0] in ("tokens", "rows"):
-            return str(spec.axes[0])
-    raise AssertionError(f"{call.operator}: no argument runs over tokens or rows")
+def _extent(call: Call) -> Extent:
+    first_axes = {spec.axes[0] for spec in (call.outputs[0], call.inputs[0]) if spec is not None}
+    assert first_axes & {"tokens", "rows"}, f"{call.operator}: no argument runs over tokens or rows"
+    return "rows" if call.outputs[0].axes[0] == "rows" else "tokens"
 
 
 Operand = tuple[int, int, str]  # address, bytes from one row to the next, dtype

@@ -75,9 +75,8 @@ def run_sample(operator: Operator, sample: Sample, team: Team, target: str | Non
     program.run(team, sizes.get("tokens", 0), sizes.get("sequences", 0), sizes.get("rows", 0))
     for name, buffer in buffers.items():
         assert buffer.is_intact(), f"{operator.name} wrote outside {name}"
-    continued = {made: source for made, source in operator.updates.items()}
     names = [argument.name for argument in operator.outputs][: len(sample.call.outputs)]
-    return [buffers[continued.get(name, name)].logical(sizes) for name in names]
+    return [buffers[operator.updates.get(name, name)].logical(sizes) for name in names]
 
 
 class _Buffer:
@@ -143,13 +142,13 @@ def _check(operator: Operator, sample: Sample, team: Team, target: str | None) -
     wanted = reference_outputs(operator, sample)
     try:
         made = run_sample(operator, sample, team, target)
-    except AssertionError as error:
-        return float("inf"), str(error)
+    except AssertionError as broken:
+        return float("inf"), str(broken)
     worst = 0.0
     for argument, spec, want, got in zip(operator.outputs, sample.call.outputs, wanted, made, strict=False):
         assert spec.dtype is not None
         values = cast(got, spec.dtype, "float32").astype(np.float64)
-        rounded = cast(cast(want.astype(np.float32), "float32", spec.dtype), spec.dtype, "float32")
+        rounded = cast(cast(want.astype(np.float32), "float32", spec.dtype), spec.dtype, "float32").astype(np.float64)
         error = np.abs(values - rounded)
         allowed = operator.tolerance.absolute + operator.tolerance.relative * np.abs(rounded)
         if not (error <= allowed).all():

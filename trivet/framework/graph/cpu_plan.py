@@ -98,7 +98,7 @@ class CpuPlan:
         return self._run(batch, seconds), seconds
 
     def view(self, name: str) -> Array:
-        """The memory of an activation or an input; what it holds after a step is lasting only for outputs and `kept`."""
+        """The memory of an activation or an input. After a step only outputs and `kept` still hold their values."""
         spec = self.graph.values[name]
         assert spec.dtype is not None
         rows, width = _rows_and_width(spec, self._sizes)

@@ -90,9 +90,8 @@ FUSE_ROPE_KV = Rule(
 
 def optimise(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Graph:
     """The graph after every pass of the PIPELINE up to `level`; the laws are checked before and after each."""
-    for _, graph in stages(graph, precision, level):
-        pass
-    return graph
+    *_, (_, optimised) = stages(graph, precision, level)
+    return optimised
 
 
 def stages(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Iterator[tuple[str, Graph]]:

@@ -1,0 +1,57 @@
+# Every target sets up what it needs. PYTHON, any 3.11 or newer, makes the environment in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+NATIVE := $(shell find native -type f 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check soak bench test-kernels test-aarch64 docs clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z][a-z0-9-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/installed  ## Fetch a small real model and climb all three legs with it
+	$(BIN)/trivet demo
+
+test: $(VENV)/tested  ## Run the tests
+	$(BIN)/pytest
+
+check: $(VENV)/tested  ## Format, lint, types, layers, docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest tests/unit/test_layers.py tests/unit/test_docs.py
+
+soak: $(VENV)/tested  ## The long tests
+	$(BIN)/pytest -m soak -o addopts=-q
+
+bench: $(VENV)/tested  ## Measure this machine and the demo's model, and write the rows to benchmarks/results
+	$(BIN)/python benchmarks/decode.py
+
+docs: $(VENV)/tested  ## Write the generated pages of docs/reference again
+	$(BIN)/python docs/generate.py
+
+test-kernels:  ## The kernels' own tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake -S native -B build/sanitize -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DTRIVET_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build/sanitize
+	build/sanitize/kernel_tests
+
+test-aarch64:  ## The kernels' own tests for Arm, under qemu-user (needs g++-aarch64-linux-gnu and qemu-user)
+	cmake -S native -B build/aarch64 -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DCMAKE_BUILD_TYPE=Release
+	cmake --build build/aarch64
+	qemu-aarch64 build/aarch64/kernel_tests --small
+
+clean:  ## Remove the environment and everything built
+	rm -rf $(VENV) build
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(f"Trivet needs Python 3.11 or newer, {sys.executable} is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@

@@ -1,0 +1,99 @@
+"""`trivet doctor` at the terminal: its report, its JSON, its exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from trivet.base.errors import CheckpointError
+from trivet.cli.doctor import doctor
+from trivet.driver.need import need_of
+from trivet.driver.report import ranges
+
+HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(doctor, [str(each) for each in arguments], env={"TRIVET_CACHE": "/data/trivet"})
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "name"), [(0, "epyc-vm"), (0, "kunpeng-910b"), (2, "kunpeng-container"), (0, "garbled")]
+)
+def test_a_host_gives_its_report_and_exit_status(exit_code, name):
+    result = invoke("--root", HOSTS / name)
+
+    assert (HOSTS / f"{name}.txt").read_text() == result.output
+    assert exit_code == result.exit_code
+
+
+def test_the_live_host_gets_a_report_that_begins_with_the_verdict():
+    result = invoke()
+
+    assert result.output.startswith("The driver leg ")
+    assert "\nRead\n  host     Linux " in result.output
+
+
+def test_what_the_cpu_can_carry_without_its_npus_is_carried_when_the_cpu_is_asked_for():
+    result = invoke("--root", HOSTS / "kunpeng-container", "--device", "cpu")
+
+    assert 0 == result.exit_code
+    assert result.output.startswith("The driver leg carries, with 7 warnings\n")
+
+
+def test_an_npu_that_is_asked_for_and_absent_fails():
+    result = invoke("--root", HOSTS / "epyc-vm", "--device", "npu")
+
+    assert 2 == result.exit_code
+    assert result.output.startswith("The driver leg does not carry: npu_absent\n")
+
+
+def test_json_holds_verdict_findings_and_facts():
+    body = json.loads(invoke("--root", HOSTS / "kunpeng-container", "--json").output)
+
+    assert "failed" == body["verdict"]
+    assert {"code", "leg", "name", "outcome", "detail", "remedy", "source"} == set(body["findings"][0])
+    assert 1.5 == body["facts"]["cgroup"]["cpu_quota"]
+
+
+def sparse(path: Path, num_bytes: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(num_bytes)
+    return path
+
+
+def test_memory_and_disk_are_held_against_the_sizes_of_a_models_files(tmp_path):
+    sparse(tmp_path / "model-00001-of-00002.safetensors", 12 << 30)
+    sparse(tmp_path / "model-00002-of-00002.safetensors", 12 << 30)
+    (tmp_path / "config.json").write_text("{}")
+    result = invoke("--root", HOSTS / "epyc-vm", "--model", tmp_path)
+
+    assert 2 == result.exit_code
+    assert "✗ memory_short: 23.0 GiB of memory available, at least 24.0 GiB needed\n" in result.output
+    assert "disk_short" in result.output.partition("Ruled out")[2]
+
+
+def test_a_package_needs_no_room_in_the_cache(tmp_path):
+    sparse(tmp_path / "weights.safetensors", 1 << 40)
+    (tmp_path / "trivet.json").write_text("{}")
+    result = invoke("--root", HOSTS / "kunpeng-910b", "--model", tmp_path)
+
+    assert "The driver leg does not carry: memory_short" == result.output.splitlines()[0]
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    result = invoke("--root", HOSTS / "epyc-vm", "--model", tmp_path)
+
+    assert isinstance(result.exception, CheckpointError)
+    assert str(result.exception).startswith(f"{tmp_path}: holds no weights")
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        need_of(tmp_path / "absent", None, tmp_path)
+
+
+@pytest.mark.parametrize(("text", "ids"), [("", ()), ("3", (3,)), ("0-2,5,7-8", (8, 0, 1, 2, 5, 7)), ("", None)])
+def test_ids_are_written_as_ranges(text, ids):
+    assert text == ranges(ids)

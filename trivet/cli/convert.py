@@ -1,0 +1,43 @@
+"""`trivet convert`: a checkpoint becomes a package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("destination", type=click.Path(path_type=Path))
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
+              help="Format of weights and KV cache")  # fmt: skip
+@click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True,
+              help="0 only what is needed to run, 1 merged weights, 2 fused operators")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace another package at DESTINATION")
+def convert(source: Path, destination: Path, dtype: str, level: int, force: bool) -> None:
+    """Turn the checkpoint SOURCE, a Hugging Face folder or a GGUF file, into a package at DESTINATION."""
+    import time
+
+    from trivet.base.units import format_bytes, format_seconds
+    from trivet.cli.options import Progress
+    from trivet.framework.graph.passes import PRECISIONS
+    from trivet.framework.model import convert as conversion
+    from trivet.framework.model.checkpoints.readers import open_checkpoint
+    from trivet.framework.model.config import parse_config
+    from trivet.framework.model.loader import model_graph
+
+    start = time.perf_counter()
+    checkpoint = open_checkpoint(source)
+    precision = PRECISIONS[dtype]
+    graph = model_graph(parse_config(checkpoint.config), precision.weights, level)
+    package = conversion.convert(
+        checkpoint, graph, destination, dtype=precision.weights, level=level, replace=force,
+        progress=Progress("converting", sys.stderr),
+    )  # fmt: skip
+    click.echo(
+        f"{destination}: {len(package.weights)} weights, {format_bytes(package.weight_bytes)} in {dtype}, "
+        f"{format_seconds(time.perf_counter() - start)}"
+    )
+    click.echo(f"serve it with: trivet up {destination}")

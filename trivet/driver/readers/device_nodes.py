@@ -1,0 +1,35 @@
+"""Reads the device nodes of the Ascend driver: one for each NPU, and those that every process needs besides."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from trivet.driver.facts import DeviceNode
+from trivet.driver.readers.captured import Captured
+from trivet.driver.readers.files import is_live, list_names
+
+# Source: the vllm-ascend installation guide, which passes them to a container beside /dev/davinciN.
+CONTROL_NODES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+
+
+def read_device_nodes(root: Path, captured: Captured) -> tuple[DeviceNode, ...] | None:
+    """Those of them that are here, NPUs in order of their number and then the control nodes."""
+    if not is_live(root):
+        return captured.device_nodes
+    numbered = list_names(root, "/dev", r"davinci\d{1,4}")
+    if numbered is None:
+        return None
+    paths = (*(f"/dev/{name}" for name in numbered), *CONTROL_NODES)
+    return tuple(_node(path) for path in paths if os.path.lexists(path))
+
+
+def _node(path: str) -> DeviceNode:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return DeviceNode(path, None, None, None, None)
+    # Asked, not opened: opening a davinci node claims the NPU.
+    accessible = os.access(path, os.R_OK | os.W_OK)
+    return DeviceNode(path, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, accessible)

@@ -1,0 +1,106 @@
+"""Reads the small files of a host's tree. Whatever is absent, unreadable or odd is None, never an exception.
+
+A root other than "/" is a captured host. Its links may point out of the tree, and following them would tell facts of
+the machine it is looked at on: such a path reads as absent.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from itertools import takewhile
+from pathlib import Path
+
+# The longest file read here is /proc/cpuinfo: about 1.5 KB a CPU on x86.
+_MAX_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 16
+# Above any CPU or node number of Linux (CONFIG_NR_CPUS allows 8192), and small enough to list.
+_MAX_ID = 1 << 16
+
+
+def is_live(root: Path) -> bool:
+    """Is this the machine we run on, so that the kernel may be asked what no file says?"""
+    return root == Path("/")
+
+
+def locate(root: Path, path: str) -> Path | None:
+    """Where `path`, written from the host's own "/", lies; None where it leaves the tree."""
+    place = root / path.lstrip("/")
+    try:
+        if not is_live(root) and not place.resolve().is_relative_to(root.resolve()):
+            return None
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return place
+
+
+def read_text(root: Path, path: str) -> str | None:
+    place = locate(root, path)
+    if place is None:
+        return None
+    try:
+        if not stat.S_ISREG(place.stat().st_mode):  # a pipe would wait for a writer
+            return None
+        with place.open("rb") as file:
+            # In pieces: the kernel answers ENOMEM to one large read of a file under /proc/sys.
+            pieces = takewhile(bool, (file.read(_PIECE_BYTES) for _ in range(_MAX_BYTES // _PIECE_BYTES)))
+            return b"".join(pieces).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
+def read_word(root: Path, path: str) -> str | None:
+    """The content of a file that holds one word or one line; None if it is empty."""
+    text = read_text(root, path)
+    return (text.strip() or None) if text is not None else None
+
+
+def read_integer(root: Path, path: str, base: int = 10) -> int | None:
+    return integer(read_word(root, path), base)
+
+
+def read_id_list(root: Path, path: str) -> tuple[int, ...] | None:
+    text = read_text(root, path)
+    return id_list(text) if text is not None else None
+
+
+def list_names(root: Path, directory: str, pattern: str) -> tuple[str, ...] | None:
+    """The names in `directory` that match the whole `pattern`, numbers in numeric order; None if it cannot be read."""
+    place = locate(root, directory)
+    if place is None:
+        return None
+    try:
+        names = [entry.name for entry in place.iterdir() if re.fullmatch(pattern, entry.name)]
+    except (OSError, ValueError):
+        return None
+    return tuple(sorted(names, key=lambda name: [(int(n or 0), text) for n, text in re.findall(r"(\d*)(\D*)", name)]))
+
+
+def exists(root: Path, path: str) -> bool:
+    place = locate(root, path)
+    try:
+        return place is not None and place.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def integer(text: str | None, base: int = 10) -> int | None:
+    """A number as the kernel writes it; None for anything else, signs and separators included."""
+    digits = r"(0x)?[0-9a-fA-F]{1,16}" if base == 16 else r"[0-9]{1,19}"
+    return int(text, base) if text is not None and re.fullmatch(digits, text, re.ASCII) else None
+
+
+def id_list(text: str) -> tuple[int, ...] | None:
+    """The kernel's list format: "0-3,8" is 0, 1, 2, 3 and 8; an empty text is the empty list."""
+    ids: set[int] = set()
+    for part in text.strip().split(","):
+        if not text.strip():
+            break
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip(), re.ASCII)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < _MAX_ID:
+            return None
+        ids.update(range(first, last + 1))
+    return tuple(sorted(ids))
