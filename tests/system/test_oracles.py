@@ -1,0 +1,79 @@
+"""Every family against logits recorded from its published implementation, on tiny random checkpoints."""
+
+import numpy as np
+import pytest
+
+from tests.system.tiny import FAMILIES, cpu_plan, recorded, reference_plan, step
+from trivet._native import targets
+
+LOGIT_TOLERANCE = 1e-3  # in float32, where independent code was seen to agree to 3.5e-5
+
+
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_logits_are_the_recorded_ones_at_every_position(family: str, target: str) -> None:
+    oracle = recorded(family)
+    logits = cpu_plan(family, "float32", target=target).run(step([oracle["prompt"]], [0]))
+
+    assert np.abs(logits - oracle["logits_fp32"]).max() < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_input_of_every_layer_is_the_recorded_one(family: str) -> None:
+    oracle = recorded(family)
+    names = tuple(f"layers.{i}.input" for i in range(len(oracle["hidden_fp32"])))
+    plan = cpu_plan(family, "float32", kept=names)
+    plan.run(step([oracle["prompt"]], [0]))
+    for name, wanted in zip(names, oracle["hidden_fp32"], strict=True):
+        assert np.abs(plan.view(name)[: len(wanted)] - wanted).max() < LOGIT_TOLERANCE, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_decoding_gives_the_recorded_tokens_and_logits(family: str) -> None:
+    oracle = recorded(family)
+    plan = cpu_plan(family, "float32")
+    tokens, start = list(oracle["prompt"]), 0
+    for wanted_token, wanted_logits in zip(oracle["greedy_fp32"], oracle["step_logits_fp32"], strict=True):
+        logits = plan.run(step([tokens[start:]], [start]))[-1]
+        assert np.abs(logits - wanted_logits).max() < LOGIT_TOLERANCE
+        assert wanted_token == logits.argmax()
+        start = len(tokens)
+        tokens.append(int(logits.argmax()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_ragged_batch_gives_each_prompt_its_recorded_logits(family: str) -> None:
+    oracle = recorded(family)
+    prompts = [[int(token) for token in row if token >= 0] for row in oracle["batch_prompts"]]
+    batch = step(prompts, [0, 0])
+    logits = cpu_plan(family, "float32").run(batch)
+
+    assert np.abs(logits[batch.starts[1:] - 1] - oracle["batch_last_logits_fp32"]).max() < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_at_most_half_as_wrong_again_as_the_reference_in_bfloat16(family: str) -> None:
+    oracle = recorded(family)
+    logits = cpu_plan(family, "bfloat16").run(step([oracle["prompt"]], [0]))
+    allowed = 1.5 * np.abs(oracle["logits_bf16"] - oracle["logits_fp32"]).mean()
+
+    assert np.abs(logits - oracle["logits_fp32"]).mean() <= allowed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_pass_changes_a_bit_of_the_answer(family: str, dtype: str) -> None:
+    batch = step([recorded(family)["prompt"]], [0])
+    wanted, *others = [cpu_plan(family, dtype, level=level).run(batch).tobytes() for level in (0, 1, 2)]
+
+    assert others == [wanted, wanted]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_plan_agrees_with_the_graph_run_through_the_references(family: str, dtype: str) -> None:
+    batch = step([recorded(family)["prompt"], recorded(family)["prompt"][:5]], [0, 0])
+    wanted = reference_plan(family, dtype).run(batch)
+
+    # A cache entry that falls on the other side of a bfloat16 rounding moves a logit by more than float32 errors do.
+    assert np.abs(cpu_plan(family, dtype).run(batch) - wanted).max() < (1e-4 if dtype == "float32" else 0.05)

@@ -1,0 +1,100 @@
+"""A plan and a tokenizer small enough to believe: the logits of a row are a function of what its slots really hold."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+
+from trivet.base.dtypes import Array
+from trivet.framework.graph.plan import Batch, Limits
+
+
+def logits_after(tokens: Sequence[int], vocab_size: int) -> Array:
+    """The logits after a sequence with these tokens, float32 [vocab_size], coarse enough to have ties."""
+    stored = np.array([(token, position) for position, token in enumerate(tokens)], np.int64)
+    draws = np.random.Generator(np.random.Philox(crc32(stored.tobytes()))).normal(size=vocab_size)
+    return np.round(draws * 2, 1).astype(np.float32)
+
+
+class PretendPlan:
+    """Stores (token, position) in its pool through the slot table, and reads every position back from there.
+
+    A slot given twice, a chunk at a wrong position or a step beyond the limits changes an answer or fails.
+    """
+
+    def __init__(
+        self,
+        num_slots: int = 16,
+        slot_tokens: int = 4,
+        vocab_size: int = 23,
+        limits: Limits = Limits(max_tokens=32, max_sequences=8, max_rows=8, max_context=64),  # noqa: B008, frozen
+    ) -> None:
+        self.num_slots = num_slots
+        self.slot_tokens = slot_tokens
+        self.vocab_size = vocab_size
+        self.limits = limits
+        self.batches: list[Batch] = []
+        self.fail_at: int | None = None  # the step that raises
+        self._pool = np.full((num_slots, slot_tokens, 2), -1, np.int64)
+        self._logits = np.zeros((limits.max_rows, vocab_size), np.float32)
+
+    def run(self, batch: Batch) -> Array:
+        self.batches.append(batch)
+        if self.fail_at == len(self.batches):
+            raise RuntimeError("the device is gone")
+        self._check(batch)
+        self._logits.fill(np.nan)  # the rows of the step before are overwritten
+        bounds = list(zip(batch.starts[:-1], batch.starts[1:], strict=True))
+        for slots, (start, end) in zip(batch.slots, bounds, strict=True):
+            for token, position in zip(batch.tokens[start:end], batch.positions[start:end], strict=True):
+                self._pool[slots[position // self.slot_tokens], position % self.slot_tokens] = token, position
+        for row, token_index in enumerate(batch.rows):
+            slots = batch.slots[np.searchsorted(batch.starts, token_index, side="right") - 1]
+            self._logits[row] = self._read(slots, int(batch.positions[token_index]))
+        return self._logits[: len(batch.rows)]
+
+    def _read(self, slots: Array, last: int) -> Array:
+        stored = [self._pool[slots[p // self.slot_tokens], p % self.slot_tokens] for p in range(last + 1)]
+        assert list(range(last + 1)) == [int(position) for _, position in stored], "a slot lost its positions"
+        return logits_after([int(token) for token, _ in stored], self.vocab_size)
+
+    def _check(self, batch: Batch) -> None:
+        limits = self.limits
+        arrays = (batch.tokens, batch.positions, batch.starts, batch.slots, batch.rows)
+        assert all(array.dtype == np.int32 for array in arrays)
+        assert 0 < len(batch.tokens) == len(batch.positions) == batch.starts[-1] <= limits.max_tokens
+        assert 0 < len(batch.slots) == len(batch.starts) - 1 <= limits.max_sequences
+        assert len(batch.rows) <= limits.max_rows
+        assert np.all(np.diff(batch.starts) > 0), "a sequence without tokens"
+        assert np.all(np.diff(batch.rows) > 0), "rows ascend"
+        assert batch.positions.max() < limits.max_context
+
+
+PIECES = (b"", "é".encode()[:1], "é".encode()[1:], b"\n", *(bytes([97 + i]) for i in range(12)),
+          b"ab", b"bc", b"ca", b"abc", b" d", b" the", b"...")  # fmt: skip
+
+
+class PretendTokenizer:
+    """23 tokens: 0 ends the text, 1 and 2 are halves of a character."""
+
+    eos_ids = frozenset({0})
+
+    def stream(self) -> PretendStream:
+        return PretendStream()
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]:
+        return [3] * add_special + [4 + (ord(character) - 97) % 12 for character in text]
+
+
+class PretendStream:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        return self._decoder.decode(PIECES[token_id])
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)

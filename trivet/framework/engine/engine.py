@@ -1,0 +1,298 @@
+"""Requests in, tokens out, step by step. It owns the slot pool and every sequence; it has no thread and no lock."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from trivet.base.errors import RequestError
+from trivet.framework.engine.batch import to_batch
+from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
+from trivet.framework.engine.sampler import Choice, Draw, TokenLogprob, choose
+from trivet.framework.engine.scheduler import Chunk, Scheduler
+from trivet.framework.engine.sequence import FinishReason, Request, Sequence
+from trivet.framework.engine.text import StreamingTokenizer, TextOutput
+from trivet.framework.graph.plan import Plan
+from trivet.framework.memory.slots import SlotPool
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added to one choice of a request.
+
+    `text` may lag behind `token_ids`: it holds back half characters and what may become a stop string. The token
+    that stopped a sequence is in `token_ids` and `logprobs`, its text is not in `text`.
+    """
+
+    request_id: str
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] | None  # one for each of token_ids; None when not asked for
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None  # the stop token or stop string that finished it
+    num_prompt_tokens: int
+    num_generated_tokens: int  # so far, these included
+
+
+class Engine:
+    """Drives a plan. Call `step` while `has_work`; between steps, `add` and `abort` at will.
+
+    `max_step_tokens` bounds the tokens of one step, so how long decodes wait for a prefill beside them; None takes
+    what the plan is bound for. Without a tokenizer there is no text, no end-of-text token and no stop string.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        tokenizer: StreamingTokenizer | None,
+        *,
+        max_step_tokens: int | None = None,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        limits = plan.limits
+        self._plan = plan
+        self._tokenizer = tokenizer
+        self._observer = NullObserver() if observer is None else observer
+        self._clock = clock
+        self._pool = SlotPool(plan.num_slots, plan.slot_tokens)
+        self._scheduler = Scheduler(
+            self._pool,
+            limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens),
+            min(limits.max_sequences, limits.max_rows),
+        )
+        self._max_length = min(limits.max_context, plan.num_slots * plan.slot_tokens)
+        self._sequences: dict[str, list[Sequence]] = {}  # request → its choices that are not finished
+        self._orders = count()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences)
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of one sequence, prompt and answer: the context, or all of the KV pool where that is less."""
+        return self._max_length
+
+    def holds(self, request_id: str) -> bool:
+        """Is a choice of this request still in progress?"""
+        return request_id in self._sequences
+
+    def validate(self, request: Request) -> None:
+        """Raise RequestError when the request could never be served. Reads constants only: any thread may ask."""
+        request.params.validated(self._plan.vocab_size)
+        num_prompt = len(request.prompt)
+        if num_prompt == 0:
+            raise RequestError("prompt is empty, wanted at least one token", parameter="prompt")
+        if num_prompt + 1 > self._max_length:
+            raise self._too_long(num_prompt)
+        if not 0 <= min(request.prompt) <= max(request.prompt) < self._plan.vocab_size:
+            raise RequestError(f"prompt has a token outside 0 to {self._plan.vocab_size - 1}", parameter="prompt")
+        if request.params.stop and self._tokenizer is None:
+            raise RequestError("stop needs a tokenizer, and this engine has none", "use stop_token_ids", "stop")
+
+    def add(self, request: Request) -> None:
+        """Join the line. Raises RequestError as `validate` does, or when the id is in use."""
+        self.validate(request)
+        if self.holds(request.request_id):
+            raise RequestError(f"request id {request.request_id} is in use, wanted a new one")
+        params = request.params
+        max_length = self._max_length
+        if params.max_tokens is not None:
+            max_length = min(max_length, len(request.prompt) + params.max_tokens)
+        eos_ids: frozenset[int] = frozenset()
+        if self._tokenizer is not None and not params.ignore_eos:
+            eos_ids = self._tokenizer.eos_ids
+        now = self._clock()
+        sequences = [
+            Sequence(
+                request=request,
+                index=index,
+                order=next(self._orders),
+                max_length=max_length,
+                stop_ids=eos_ids | frozenset(params.stop_token_ids),
+                text=None if self._tokenizer is None else TextOutput(self._tokenizer.stream(), params.stop),
+                arrival_s=now,
+            )
+            for index in range(params.n)
+        ]
+        for sequence in sequences:
+            self._scheduler.add(sequence)
+        self._sequences[request.request_id] = sequences
+        self._report_load()
+
+    def abort(self, request_id: str) -> list[Delta]:
+        """Free the request's slots now; the last deltas of its choices. Nothing happens when it is not here."""
+        deltas = [self._finish(sequence, "abort") for sequence in list(self._sequences.get(request_id, ()))]
+        self._settle()
+        return deltas
+
+    def abort_all(self) -> list[Delta]:
+        return [delta for request_id in list(self._sequences) for delta in self.abort(request_id)]
+
+    def step(self) -> list[Delta]:
+        """Compute one step; what it added, in arrival order of decodes, then prefills.
+
+        When the plan fails, everything running finishes with "error" and what waits is tried in the next step.
+        """
+        start = self._clock()
+        num_preemptions = self._scheduler.num_preemptions
+        chunks = self._scheduler.schedule()
+        if not chunks:
+            return []
+        for sequence, _ in chunks:
+            if sequence.scheduled_s is None:
+                sequence.scheduled_s = start
+        deltas: list[Delta] = []
+        try:
+            self._compute(chunks, deltas)
+        except Exception:
+            _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
+            deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
+        self._observer.step(
+            Step(
+                num_tokens=sum(chunk.num_tokens for chunk in chunks),
+                num_preemptions=self._scheduler.num_preemptions - num_preemptions,
+            )
+        )
+        self._settle()
+        return deltas
+
+    def check(self) -> None:
+        """The line is in order, no slot is lost or doubled; with no work, the pool is whole."""
+        self._scheduler.check()
+        assert self.has_work or self._pool.num_free == self._pool.num_slots, "idle, and a slot is held"
+
+    def _compute(self, chunks: list[Chunk], deltas: list[Delta]) -> None:
+        logits = self._plan.run(to_batch(chunks))
+        due = []  # in the order of the rows
+        for sequence, num_tokens in chunks:
+            sequence.num_computed += num_tokens
+            if sequence.num_pending == 0:
+                due.append(sequence)
+        for sequence, choice in zip(due, choose(logits, [_draw(sequence) for sequence in due]), strict=True):
+            deltas.append(self._take(sequence, choice))
+
+    def _take(self, sequence: Sequence, choice: Choice | None) -> Delta:
+        """Append the chosen token and find out whether it was the last."""
+        if choice is None:
+            _log.error("event=logits_not_finite request=%s", sequence.request.request_id)
+            return self._finish(sequence, "error")
+        params = sequence.request.params
+        sequence.tokens.append(choice.token_id)
+        self._time_token(sequence)
+        text, stop = "", None
+        reason: FinishReason | None = None
+        if choice.token_id in sequence.stop_ids:
+            reason = "stop"
+        elif sequence.text is not None:
+            text, stop = sequence.text.push(choice.token_id, may_stop=sequence.num_generated > params.min_tokens)
+        if reason is None and stop is None and len(sequence.tokens) >= sequence.max_length:
+            reason = "length"
+        if reason is not None and sequence.text is not None:
+            rest, stop = sequence.text.finish()
+            text += rest
+        if stop is not None:
+            reason = "stop"
+        logprobs = None if choice.logprob is None else (choice.logprob,)
+        if reason is None:
+            return _delta(sequence, (choice.token_id,), text, logprobs)
+        stop_reason = choice.token_id if choice.token_id in sequence.stop_ids else stop
+        return self._finish(sequence, reason, (choice.token_id,), text, logprobs, stop_reason)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        token_ids: tuple[int, ...] = (),
+        text: str = "",
+        logprobs: tuple[TokenLogprob, ...] | None = None,
+        stop_reason: int | str | None = None,
+    ) -> Delta:
+        self._scheduler.remove(sequence)
+        request_id = sequence.request.request_id
+        self._sequences[request_id].remove(sequence)
+        if not self._sequences[request_id]:
+            del self._sequences[request_id]
+        self._observer.finish(_finish_record(sequence, reason, self._clock()))
+        return _delta(sequence, token_ids, text, logprobs, reason, stop_reason)
+
+    def _time_token(self, sequence: Sequence) -> None:
+        now = self._clock()
+        if sequence.last_token_s is None:
+            sequence.first_token_s = now
+            self._observer.first_token(now - sequence.arrival_s, sequence.num_prompt)
+        else:
+            self._observer.token(now - sequence.last_token_s)
+        sequence.last_token_s = now
+
+    def _settle(self) -> None:
+        self._report_load()
+        if not self.has_work:
+            self.check()
+
+    def _report_load(self) -> None:
+        self._observer.load(Load(len(self._scheduler.running), len(self._scheduler.waiting), self._pool.usage))
+
+    def _too_long(self, num_prompt: int) -> RequestError:
+        context = self._plan.limits.max_context
+        if num_prompt + 1 > context:
+            message = f"prompt has {num_prompt} tokens; with one to answer, the context of {context} is too short"
+            return RequestError(message, "shorten the prompt, or raise --max-context", "prompt")
+        message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self._max_length} is too small"
+        return RequestError(message, "shorten the prompt, or raise --kv-memory", "prompt")
+
+
+def _draw(sequence: Sequence) -> Draw:
+    request = sequence.request
+    return Draw(
+        params=request.params,
+        tokens=sequence.tokens,
+        num_prompt=sequence.num_prompt,
+        seed=request.seed,
+        choice=sequence.index,
+        stop_ids=sequence.stop_ids,
+    )
+
+
+def _delta(
+    sequence: Sequence,
+    token_ids: tuple[int, ...],
+    text: str,
+    logprobs: tuple[TokenLogprob, ...] | None,
+    finish_reason: FinishReason | None = None,
+    stop_reason: int | str | None = None,
+) -> Delta:
+    return Delta(
+        request_id=sequence.request.request_id,
+        index=sequence.index,
+        token_ids=token_ids,
+        text=text,
+        logprobs=logprobs,
+        finish_reason=finish_reason,
+        stop_reason=stop_reason,
+        num_prompt_tokens=sequence.num_prompt,
+        num_generated_tokens=sequence.num_generated,
+    )
+
+
+def _finish_record(sequence: Sequence, reason: FinishReason, now: float) -> Finish:
+    return Finish(
+        reason=reason,
+        num_prompt_tokens=sequence.num_prompt,
+        num_generated_tokens=sequence.num_generated,
+        total_s=now - sequence.arrival_s,
+        queue_s=_between(sequence.arrival_s, sequence.scheduled_s),
+        prefill_s=_between(sequence.scheduled_s, sequence.first_token_s),
+        decode_s=_between(sequence.first_token_s, sequence.last_token_s),
+    )
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

@@ -1,0 +1,71 @@
+"""What the engine tells whoever watches it. It knows no metrics library; it calls these, and they return fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from trivet.framework.engine.sequence import FinishReason
+
+
+@dataclass(frozen=True)
+class Load:
+    """How full the engine is, after anything that changed it."""
+
+    num_running: int
+    num_waiting: int
+    kv_usage: float  # 0 to 1
+
+
+@dataclass(frozen=True)
+class Step:
+    num_tokens: int  # computed in it
+    num_preemptions: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A sequence that finished. A time is None when the sequence never came so far."""
+
+    reason: FinishReason
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    total_s: float  # since arrival
+    queue_s: float | None  # arrival to first step
+    prefill_s: float | None  # first step to first token
+    decode_s: float | None  # first token to last
+
+
+class Observer(Protocol):
+    def load(self, load: Load) -> None: ...
+
+    def step(self, step: Step) -> None: ...
+
+    def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
+        """A sequence's first token, `seconds` after it arrived."""
+        ...
+
+    def token(self, seconds: float) -> None:
+        """A later token, `seconds` after the one before."""
+        ...
+
+    def finish(self, finish: Finish) -> None: ...
+
+
+class NullObserver:
+    """Watches nothing."""
+
+    def load(self, load: Load) -> None:
+        return
+
+    def step(self, step: Step) -> None:
+        return
+
+    def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
+        return
+
+    def token(self, seconds: float) -> None:
+        return
+
+    def finish(self, finish: Finish) -> None:
+        return

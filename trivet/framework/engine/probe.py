@@ -1,0 +1,144 @@
+"""Does a loaded model keep its word, and how fast is it? One prompt, answered greedily: alone, then in a crowd.
+
+The two must agree bit for bit, whatever else runs and however the prompt was cut. The answer is kept with the
+package, so that a later start on this or another host can be compared with it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trivet.base.dtypes import Array
+from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.sequence import Request, new_request
+from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.plan import Batch
+from trivet.framework.model.loader import LoadedModel
+from trivet.operators.contract import operator_named
+
+QUESTION = "What is the capital of France?"
+RECORD = "answer.json"  # in the package's folder
+
+_NUM_TOKENS = 24
+_ODD_STEP = 7  # tokens of a step in the crowd, so that prompts are cut where no block ends
+_NUM_PROFILED = 5  # decode steps of which the fastest counts
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Greedy tokens of the probe's prompt, with their log probabilities."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Speed:
+    ttft_s: float  # of the probe's prompt, on an idle engine
+    num_prompt_tokens: int
+    decode_tokens_per_s: float  # batch of one
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """What one operator takes of a decode step: all its nodes together."""
+
+    operator: str
+    num_nodes: int
+    seconds: float
+    fewest_bytes: int  # that its contracts allow for this step
+
+
+def probe_prompt(model: LoadedModel) -> tuple[int, ...]:
+    """The question as the model is used to being asked."""
+    if model.package.tokenizer.chat_template is not None:
+        text = model.chat_template.render([{"role": "user", "content": QUESTION}])
+        return tuple(model.tokenizer.encode(text, add_special=False))
+    return tuple(model.tokenizer.encode(QUESTION, add_special=True))
+
+
+def answer_alone(plan: CpuPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]:
+    engine = Engine(plan, None)
+    engine.add(_request("alone", prompt))
+    deltas: list[Delta] = []
+    start = time.perf_counter()
+    first_token_s = 0.0
+    while engine.has_work:
+        deltas += engine.step()
+        first_token_s = first_token_s or (time.perf_counter() - start if deltas else 0.0)
+    decode_s = time.perf_counter() - start - first_token_s
+    answer = _answer(prompt, deltas, "alone")
+    return answer, Speed(first_token_s, len(prompt), (len(answer.tokens) - 1) / max(decode_s, 1e-9))
+
+
+def answer_in_a_crowd(plan: CpuPlan, prompt: Sequence[int]) -> Answer:
+    """The same prompt among others that come before and after it, in steps of a few tokens."""
+    engine = Engine(plan, None, max_step_tokens=min(_ODD_STEP, plan.limits.max_tokens))
+    engine.add(_request("before", prompt[::-1]))
+    engine.step()
+    engine.add(_request("alone", prompt))
+    engine.add(_request("after", prompt[: len(prompt) // 2 + 1]))
+    deltas: list[Delta] = []
+    while engine.has_work:
+        deltas += engine.step()
+    return _answer(prompt, deltas, "alone")
+
+
+def recorded_answer(package: Path) -> Answer | None:
+    """What an earlier start answered; None where none was recorded, or the record cannot be read."""
+    try:
+        document = json.loads((package / RECORD).read_text())
+        return Answer(*(tuple(document[key]) for key in ("prompt", "tokens", "logprobs")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def record_answer(package: Path, answer: Answer) -> bool:
+    """Keep the answer with the package; False where the folder cannot be written to."""
+    try:
+        (package / RECORD).write_text(json.dumps(vars(answer)))
+    except OSError:
+        return False
+    return True
+
+
+def decode_profile(plan: CpuPlan) -> list[OperatorTime]:
+    """Where the time of a decode step of one sequence goes, the most first. The engine must be idle."""
+    zero = np.zeros(1, np.int32)
+    batch = Batch(zero, zero, np.array([0, 1], np.int32), zero.reshape(1, 1), zero)
+    seconds = _fastest(plan, batch)
+    sizes = {"tokens": 1, "rows": 1, "sequences": 1, "sequence_starts": 2, "max_slots": 1, "context": 1,
+             "num_slots": plan.num_slots, "slot_tokens": plan.slot_tokens}  # fmt: skip
+    rows: dict[str, OperatorTime] = {}
+    for node, spent in zip(plan.nodes, seconds, strict=True):
+        before = rows.get(node.operator, OperatorTime(node.operator, 0, 0.0, 0))
+        fewest = operator_named(node.operator).bytes(plan.graph.call(node), sizes)
+        rows[node.operator] = OperatorTime(
+            node.operator, before.num_nodes + 1, before.seconds + float(spent), before.fewest_bytes + fewest
+        )
+    return sorted(rows.values(), key=lambda row: -row.seconds)
+
+
+def _fastest(plan: CpuPlan, batch: Batch) -> Array:
+    runs = [plan.profile(batch)[1] for _ in range(_NUM_PROFILED)]
+    return min(runs, key=lambda seconds: float(seconds.sum()))
+
+
+def _request(name: str, prompt: Sequence[int]) -> Request:
+    params = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, logprobs=0, ignore_eos=True)
+    return new_request(name, prompt, params)
+
+
+def _answer(prompt: Sequence[int], deltas: Sequence[Delta], name: str) -> Answer:
+    mine = [delta for delta in deltas if delta.request_id == name]
+    tokens = tuple(token for delta in mine for token in delta.token_ids)
+    logprobs = tuple(each.logprob for delta in mine for each in delta.logprobs or ())
+    return Answer(tuple(prompt), tokens, logprobs)

@@ -1,0 +1,68 @@
+"""A request as it was asked, and the sequences in progress that answer it: one for each of its `n` choices."""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.text import TextOutput
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked. `seed` is the one in `params`, or the one drawn for it: answers are reproducible from here on."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+
+
+def new_request(request_id: str, prompt: Tokens[int], params: SamplingParams) -> Request:
+    """A request as it arrives. Without a seed it gets a random one of 63 bits."""
+    seed = secrets.randbits(63) if params.seed is None else params.seed
+    return Request(request_id, tuple(prompt), params, seed)
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One answer in progress. Everything up to `num_computed` is in its slots; the rest is to be computed.
+
+    `tokens` and `slots` are arrays of C ints: a step copies them into its batch without a loop.
+    """
+
+    request: Request
+    index: int  # which of the request's n choices
+    order: int  # by arrival, unique; the earlier is served first and preempted last
+    max_length: int  # tokens, prompt included, at which it finishes
+    stop_ids: frozenset[int]  # tokens that finish it
+    text: TextOutput | None  # None without a tokenizer
+    arrival_s: float
+    tokens: array[int] = field(init=False)
+    slots: array[int] = field(default_factory=lambda: array("i"))
+    num_computed: int = 0
+    scheduled_s: float | None = None  # when it first ran
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = array("i", self.request.prompt)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens not computed yet: 1 while decoding, more before or after a preemption."""
+        return len(self.tokens) - self.num_computed

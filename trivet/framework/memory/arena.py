@@ -1,0 +1,78 @@
+"""One range of memory, reserved whole at start and given back whole: what weights, KV and activations lie in.
+
+It refuses to grow and knows nothing of what is laid in it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.base.dtypes import Array
+from trivet.base.errors import ResourceError
+from trivet.base.units import MIB, align_up, format_bytes
+
+HUGE_PAGE_BYTES = 2 * MIB
+
+
+class Arena:
+    """`num_bytes` of zeroed memory that starts on a 2 MiB boundary, on huge pages where the kernel grants them.
+
+    Pages are taken from the host when they are first touched. Raises ResourceError when the address range cannot be
+    reserved; `knob` is the option that makes it smaller, for the message.
+    """
+
+    def __init__(self, num_bytes: int, name: str, knob: str | None = None) -> None:
+        assert num_bytes > 0, f"arena {name}: {num_bytes} bytes"
+        self.name = name
+        self.num_bytes = num_bytes
+        # A mapping starts on a 4 KiB boundary: reserve one huge page more and begin at the first boundary inside.
+        # What lies outside is never touched, so it costs addresses and no memory.
+        mapped_bytes = align_up(num_bytes, HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES
+        try:
+            self._mapping = mmap.mmap(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError, ValueError) as error:
+            raise ResourceError(
+                f"{name}: needs {format_bytes(num_bytes)} of memory, and the host has not that much to give "
+                f"({error}; {format_bytes(_available_bytes())} available)",
+                f"lower {knob}" if knob else "free memory, or ask for less",
+            ) from error
+        with suppress(OSError):  # a kernel built without huge pages: correct, only slower; `trivet doctor` says so
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(self._mapping, np.uint8)
+        start = -whole.ctypes.data % HUGE_PAGE_BYTES
+        self._bytes = whole[start : start + num_bytes]
+
+    @property
+    def address(self) -> int:
+        return int(self._bytes.ctypes.data)
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """The array of `shape` that starts `offset` bytes into the arena; it shares the arena's memory."""
+        kind: np.dtype[Any] = np.dtype(dtype)
+        end = offset + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        assert 0 <= offset <= end <= self.num_bytes, f"{self.name}: bytes {offset}..{end} of {self.num_bytes}"
+        return self._bytes[offset:end].view(kind).reshape(shape)
+
+    def close(self) -> None:
+        """Give the memory back. Every view must be gone: one that is not raises BufferError and nothing is freed."""
+        self._bytes = np.empty(0, np.uint8)
+        self._mapping.close()
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _available_bytes() -> int:
+    with open("/proc/meminfo") as meminfo:
+        return next(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable"))
