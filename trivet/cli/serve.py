@@ -17,9 +17,11 @@ def serve(model: str, host: str, port: int, insecure: bool, served_name: str | N
     """Serve MODEL, a package, a Hugging Face folder or a GGUF file, over the OpenAI API."""
     from trivet.base.settings import read_settings
     from trivet.cli.options import load_model
+    from trivet.serve.log import log_to_stderr
     from trivet.serve.server import Server, check_exposure, listen
     from trivet.serve.service import Service, start_model
 
+    log_to_stderr()
     settings = read_settings()
     check_exposure(host, settings.api_key is not None, insecure)
     listener = listen(host, port)  # before loading: a port in use shows at once

@@ -31,9 +31,11 @@ def up(
     from trivet.cli.options import load_options
     from trivet.cli.serve import model_name
     from trivet.serve.legs import EXIT_STATUS, climb
+    from trivet.serve.log import log_to_stderr
     from trivet.serve.server import Server, check_exposure, listen
     from trivet.serve.service import Service, start_model
 
+    log_to_stderr()
     settings = read_settings()
     listener = None
     if not check_only:

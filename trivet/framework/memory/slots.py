@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from trivet.base.dtypes import DType, item_bytes
 from trivet.base.units import MIB, align_up
-from trivet.operators.kv_layout import BLOCK_TOKENS  # a slot holds whole blocks
 from trivet.operators.kv_layout import BLOCK_TOKENS
 
 STREAM_ALIGNMENT = 64  # a cache line, and the widest vector load

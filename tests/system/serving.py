@@ -1,0 +1,66 @@
+"""A server on a free port with the tiny llama's tokenizer, and a plan whose answers are known beforehand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from trivet.base.dtypes import Array
+from trivet.framework.graph.plan import Batch, Limits
+from trivet.framework.model.chat_template import ChatTemplate
+from trivet.framework.model.tokenizer import Tokenizer
+from trivet.framework.model.tokenizer_files import read_tokenizer_files
+from trivet.serve.server import Server, listen
+from trivet.serve.service import Service, ServiceLimits, start_model
+
+FILES = read_tokenizer_files(Path(__file__).parents[1] / "fixtures/tiny/llama", config={})
+TOKENIZER = Tokenizer(FILES)
+TEMPLATE = ChatTemplate(FILES)
+MODEL = "tiny"
+
+
+class CountingPlan:
+    """After token t comes t + 1, with near certainty. A step takes `step_s`; one with `poison` in it fails."""
+
+    vocab_size = 512
+    num_slots = 64
+    slot_tokens = 16
+    limits = Limits(max_tokens=256, max_sequences=64, max_rows=64, max_context=512)
+
+    def __init__(self, step_s: float = 0.0, poison: int | None = None) -> None:
+        self.step_s = step_s
+        self.poison = poison
+        self.num_steps = 0
+
+    def run(self, batch: Batch) -> Array:
+        time.sleep(self.step_s)
+        self.num_steps += 1
+        assert self.poison is None or self.poison not in batch.tokens, "the device is gone"
+        logits = np.zeros((len(batch.rows), self.vocab_size), np.float32)
+        logits[np.arange(len(batch.rows)), (batch.tokens[batch.rows] + 1) % self.vocab_size] = 20
+        return logits
+
+
+def counted(first: int, count: int) -> str:
+    """The text of `count` tokens that begin with `first`."""
+    return TOKENIZER.decode(range(first, first + count))
+
+
+@contextmanager
+def serving(
+    plan: CountingPlan | None = None,
+    *,
+    api_key: str | None = None,
+    limits: ServiceLimits | None = None,
+    drain_s: float = 5.0,
+    is_loaded: bool = True,
+) -> Iterator[Server]:
+    service = Service(MODEL, api_key=api_key, limits=limits)
+    if is_loaded:
+        service.open(start_model(plan or CountingPlan(), TOKENIZER, TEMPLATE, MODEL))
+    with Server(service, listen("127.0.0.1", 0), drain_s) as server:
+        yield server

@@ -1,0 +1,182 @@
+"""The command as a person uses it: what it prints, how it exits, and that no error is ever a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.system.tiny import FIXTURES
+from trivet.cli import COMMANDS
+
+LLAMA = str(FIXTURES / "llama")
+RUN = [sys.executable, "-c", "from trivet.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def trivet(arguments: Sequence[str], cache: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRIVET_CACHE": str(cache), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([*RUN, *arguments], capture_output=True, text=True, env=environment, input=stdin, timeout=120)
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, cache: Path) -> None:
+    done = trivet([command, "--help"], cache)
+
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: trivet {command}")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = "import sys; from trivet.cli import cli; cli(['--help'], standalone_mode=False); " \
+             "print(sorted({'numpy', 'jinja2', 'tokenizers', 'uvicorn', 'msgspec'} & set(sys.modules)))"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_up_climbs_the_three_legs_in_order(cache: Path) -> None:
+    done = trivet(["up", LLAMA, "--check-only"], cache)
+
+    assert done.returncode == 0
+    verdicts = [line.split(":")[0].split() for line in done.stdout.splitlines() if line[0] != " " and "carr" in line]
+    assert verdicts == [["driver", "carries"], ["operators", "carries"], ["framework", "carries"]]
+
+
+def test_up_gives_the_same_report_as_data(cache: Path) -> None:
+    report = json.loads(trivet(["up", LLAMA, "--check-only", "--json"], cache).stdout)
+
+    assert report["failed_leg"] is None
+    assert [leg["leg"] for leg in report["legs"]] == ["driver", "operators", "framework"]
+    assert report["legs"][2]["measures"]["decode_tokens_per_s"] > 0
+
+
+def test_a_changed_byte_fails_the_framework_leg_and_is_located(cache: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    trivet(["convert", LLAMA, str(package)], cache)
+    shard = next(package.glob("*.safetensors"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    done = trivet(["up", str(package), "--check-only"], cache)
+
+    assert done.returncode == 4
+    assert "framework  does not carry" in done.stdout
+    assert f"{shard}: tensor head.weight at byte" in done.stdout
+
+
+def test_generate_gives_the_same_text_from_a_folder_and_from_its_package(cache: Path, tmp_path: Path) -> None:
+    question = ["Now is better than", "--raw", "--max-tokens", "12"]
+    wanted = trivet(["generate", LLAMA, *question], cache)
+    trivet(["convert", LLAMA, str(tmp_path / "package")], cache)
+    found = trivet(["generate", str(tmp_path / "package"), *question], cache)
+
+    assert wanted.returncode == 0
+    assert wanted.stdout.strip() != ""
+    assert wanted.stdout == found.stdout
+
+
+def test_a_prompt_may_come_through_a_pipe(cache: Path) -> None:
+    arguments = ["generate", LLAMA, "--raw", "--max-tokens", "4"]
+
+    assert trivet([*arguments, "simple"], cache).stdout == trivet(arguments, cache, stdin="simple").stdout
+
+
+def test_converting_twice_reuses_the_package_and_never_replaces_another_unasked(cache: Path, tmp_path: Path) -> None:
+    package = str(tmp_path / "package")
+    assert trivet(["convert", LLAMA, package], cache).returncode == 0
+    assert trivet(["convert", LLAMA, package], cache).returncode == 0
+    other = trivet(["convert", str(FIXTURES / "qwen3"), package], cache)
+    assert other.returncode == 1
+    assert "--force" in other.stderr
+    assert trivet(["convert", str(FIXTURES / "qwen3"), package, "--force"], cache).returncode == 0
+
+
+def test_graph_prints_what_each_pass_changed(cache: Path) -> None:
+    lines = trivet(["graph", LLAMA], cache).stdout.splitlines()
+
+    assert lines[1].split()[:3] == ["merge_qkv", "65", "nodes"]
+    assert "rope_kv_store" in trivet(["graph", LLAMA, "--after", "fuse_rope_kv"], cache).stdout
+
+
+def test_operators_explain_names_an_implementation_for_every_node(cache: Path) -> None:
+    done = trivet(["operators", "explain", LLAMA], cache)
+
+    assert done.returncode == 0
+    assert {line.split()[2] for line in done.stdout.splitlines()} == {"native", "view"}
+
+
+def test_operators_verify_passes_on_every_target_of_this_machine(cache: Path) -> None:
+    done = trivet(["operators", "verify"], cache)
+
+    assert done.returncode == 0
+    assert "FAILED" not in done.stdout
+
+
+BAD = {
+    "nothing is there": (["generate", "/nonexistent", "hi"], "does not exist"),
+    "a hub's name": (["generate", "org/model", "hi"], "not fetched from a hub"),
+    "no such command": (["serv", LLAMA], "is not a command"),
+    "no such pass": (["graph", LLAMA, "--after", "nothing"], "no such pass"),
+    "no such target": (["operators", "verify", "--target", "sse9"], "does not run it"),
+    "a context the model has not": (["generate", LLAMA, "hi", "--max-context", "999999"], "was made for 4096"),
+    "more threads than CPUs": (["generate", LLAMA, "hi", "--threads", "9999"], "available"),
+    "a pool smaller than a slot": (["generate", LLAMA, "hi", "--kv-memory", "1k"], "ask for at least"),
+    "a pool larger than the host": (["generate", LLAMA, "hi", "--kv-memory", "9999g"], "of memory is free"),
+    "not a size": (["generate", LLAMA, "hi", "--kv-memory", "lots"], "is not a size"),
+    "a prompt beyond the context": (["generate", LLAMA, "hi " * 99, "--max-context", "64"], "context of 64"),
+    "an empty prompt": (["generate", LLAMA, "", "--raw"], "prompt"),
+    "served to the world without a key": (["serve", LLAMA, "--host", "0.0.0.0"], "TRIVET_API_KEY"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_a_sentence_and_a_failing_exit(case: str, cache: Path) -> None:
+    arguments, sentence = BAD[case]
+    done = trivet(arguments, cache)
+
+    assert done.returncode != 0
+    assert sentence in done.stderr
+
+
+def test_a_pickle_is_refused_with_the_way_to_convert_it_safely(cache: Path, tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "llama" / "config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+    done = trivet(["generate", str(tmp_path), "hi"], cache)
+
+    assert done.returncode == 1
+    assert "weights_only=True" in done.stderr
+
+
+def test_a_port_in_use_is_said_before_anything_is_loaded(cache: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = trivet(["serve", LLAMA, "--port", str(taken.getsockname()[1])], cache)
+
+    assert done.returncode == 1
+    assert str(taken.getsockname()[1] if taken.fileno() != -1 else "") in done.stderr
+    assert "in use" in done.stderr
+
+
+@pytest.mark.network
+def test_the_demo_climbs_serves_asks_and_answers(cache: Path) -> None:
+    from tests.system.smollm2 import weights
+
+    (cache / "demo").mkdir(exist_ok=True)
+    os.link(weights(), cache / "demo" / weights().name)
+    done = trivet(["demo"], cache)
+
+    assert done.returncode == 0
+    assert "answered   The capital of France is Paris." in done.stdout

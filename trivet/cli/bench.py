@@ -1,0 +1,61 @@
+"""`trivet bench`: what this machine can do at best, and how near a model comes to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trivet.serve.bench.figure import QUESTIONS, Question
+
+if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
+    from trivet.base.dtypes import DType
+
+
+@click.command()
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.option("--only", type=click.Choice(QUESTIONS), multiple=True, help="Ask this question alone; may be repeated")
+@click.option("--repeats", type=click.IntRange(5), default=5, show_default=True, help="Samples of each figure")
+@click.option(
+    "--dtype", type=click.Choice(["bfloat16", "float32"]), help="Format of weights and KV cache  [default: bfloat16]"
+)
+@click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON")
+@click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Append the rows to this file")
+def bench(
+    model: Path | None, only: tuple[Question, ...], repeats: int, dtype: DType | None, threads: int | None,
+    as_json: bool, csv_file: Path | None,
+) -> None:  # fmt: skip
+    """Measure decode, prefill and load to first token of MODEL, each beside the limit of this machine.
+
+    MODEL is what `trivet up` takes; without one, the demo's. A figure is the median of its repeats, with the least
+    and the greatest. The limits are measured first and again last: where the two differ, the machine was not quiet.
+    """
+    import msgspec
+
+    from trivet.base.settings import read_settings
+    from trivet.cli.options import Progress
+    from trivet.serve.bench.rows import append_csv, check_csv
+    from trivet.serve.bench.run import default_model, run
+    from trivet.serve.bench.table import table
+
+    settings = read_settings()
+    questions: tuple[Question, ...] = only or QUESTIONS
+    if csv_file is not None:
+        check_csv(csv_file)
+    if set(questions) == {"limits"}:
+        model = None
+    elif model is None:
+        model = default_model(settings.cache_dir)
+    stderr = click.get_text_stream("stderr")
+    rows = run(
+        questions, model, dtype=dtype, threads=threads, repeats=repeats, settings=settings,
+        tell=lambda line: click.echo(line, file=stderr), progress=Progress("converting", stderr),
+    )  # fmt: skip
+    if csv_file is not None:
+        append_csv(csv_file, rows)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows)))
+    else:
+        click.echo(table(rows))

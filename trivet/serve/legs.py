@@ -1,0 +1,172 @@
+"""The three legs in their strict order: driver, operators, framework. The climb stops at the first that cannot carry.
+
+Nothing is served on a leg that has not been verified.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trivet._native import Team, targets
+from trivet.base.errors import TrivetError
+from trivet.base.findings import Finding, Leg, Outcome, verdict
+from trivet.base.settings import Settings
+from trivet.base.units import format_bytes, format_seconds
+from trivet.driver.checks import examine
+from trivet.driver.need import need_of
+from trivet.driver.readers.host import read_facts
+from trivet.framework.engine import probe
+from trivet.framework.graph import laws
+from trivet.framework.model.loader import LoadedModel, load, model_config, model_graph
+from trivet.operators.contract import OPERATORS, operator_named
+from trivet.operators.verify import memory_bound_first, verify
+from trivet.serve.bench.limits import memory_speeds
+
+EXIT_STATUS: dict[Leg, int] = {"driver": 2, "operators": 3, "framework": 4}
+
+_BANDWIDTH_REPEATS = 3
+
+
+@dataclass
+class LegReport:
+    """What was found on one leg, and what was measured there."""
+
+    leg: Leg
+    findings: list[Finding] = field(default_factory=list)
+    measures: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        return verdict(tuple(self.findings))
+
+    def add(self, name: str, outcome: Outcome, detail: str, *remedy: str) -> None:
+        self.findings.append(Finding(self.leg, name, outcome, detail, remedy))
+
+
+@dataclass
+class Climb:
+    """The legs climbed so far; `model` once all of them carry."""
+
+    legs: list[LegReport] = field(default_factory=list)
+    model: LoadedModel | None = None
+    decode_profile: list[probe.OperatorTime] = field(default_factory=list)
+
+    @property
+    def failed_leg(self) -> Leg | None:
+        return next((report.leg for report in self.legs if report.outcome == "failed"), None)
+
+
+def climb(model: str, settings: Settings, on_leg: Callable[[LegReport], None], **options: Any) -> Climb:
+    """Climb with `model`, telling `on_leg` of each leg as it is done. `options` are those of `load`.
+
+    An error of the model or the host is a failed finding of the leg it belongs to, not an exception.
+    """
+    climbed = Climb()
+    steps: tuple[tuple[Leg, Callable[[LegReport], None]], ...] = (
+        ("driver", lambda report: _driver(report, model, settings)),
+        ("operators", lambda report: _operators(report, model, settings, options)),
+        ("framework", lambda report: _framework(report, model, settings, options, climbed)),
+    )
+    for leg, step in steps:
+        report = LegReport(leg)
+        with _timed(report):
+            try:
+                step(report)
+            except TrivetError as error:
+                report.add("cannot_be_climbed", "failed", error.message, *([error.hint] if error.hint else []))
+        climbed.legs.append(report)
+        on_leg(report)
+        if report.outcome == "failed":
+            climbed.model = None
+            break
+    return climbed
+
+
+@contextmanager
+def _timed(report: LegReport) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    report.seconds = time.perf_counter() - start
+
+
+def _driver(report: LegReport, model: str, settings: Settings) -> None:
+    need = need_of(Path(model), "cpu", settings.cache_dir.absolute())
+    facts = read_facts(Path("/"), paths=(need.disk_path,) if need.disk_path else ())
+    report.findings += examine(facts, need)
+
+
+def _operators(report: LegReport, model: str, settings: Settings, options: dict[str, Any]) -> None:
+    """Every operator of the model's graph against its reference, on the target that will run it."""
+    graph = model_graph(model_config(model), options.get("dtype") or "bfloat16")
+    target = settings.cpu_target or targets()[0]
+    team = Team([None, None])
+    used = {node.operator for node in graph.nodes}
+    for name in memory_bound_first(used):
+        result = verify(operator_named(name), team, target)
+        detail = f"{result.num_samples} samples on {target}, worst error {result.worst:.0%} of what is tolerated"
+        report.add(name, "passed" if result.passed else "failed", result.failure or detail)
+    views = sorted(name for name in used if OPERATORS[name].is_view)
+    if views:
+        report.add(", ".join(views), "passed", "a view: no byte moves")
+
+
+def _framework(report: LegReport, model: str, settings: Settings, options: dict[str, Any], climbed: Climb) -> None:
+    loaded = load(model, settings=settings, **options)
+    package, plan, memory = loaded.package, loaded.plan, loaded.memory
+    seconds = loaded.times.total
+    report.add("weights", "passed", f"{len(package.weights)} tensors, {format_bytes(memory.weight_bytes)} in "
+               f"{package.dtype}, {'checksums agree' if options.get('verify', True) else 'not verified'}; "
+               f"loaded in {format_seconds(seconds)}")  # fmt: skip
+    laws.check(package.graph, "loading")
+    report.add("graph", "passed", f"{len(package.graph.nodes)} nodes, every law holds")
+    report.add("memory", "passed", f"KV {format_bytes(memory.kv_bytes)} for {memory.kv_tokens} tokens in "
+               f"{memory.num_slots} slots, activations {format_bytes(memory.activation_bytes)}")  # fmt: skip
+
+    prompt = probe.probe_prompt(loaded)
+    alone, _ = probe.answer_alone(plan, prompt)
+    _same_answer(report, alone, probe.answer_in_a_crowd(plan, prompt))
+    _answer_of_before(report, alone, package.path)
+
+    answer, speed = probe.answer_alone(plan, prompt)  # warm now
+    assert answer == alone, "the same prompt gave two answers"
+    bandwidth = max(memory_speeds(loaded.device.cpus, _BANDWIDTH_REPEATS))
+    share = speed.decode_tokens_per_s * speed.decode_bytes / bandwidth
+    report.measures.update(
+        load_s=seconds, ttft_s=speed.ttft_s, prompt_tokens=speed.num_prompt_tokens,
+        decode_tokens_per_s=speed.decode_tokens_per_s, read_bandwidth=bandwidth, share_of_bandwidth=share,
+    )  # fmt: skip
+    report.add("speed", "passed", f"TTFT {format_seconds(speed.ttft_s)} for {speed.num_prompt_tokens} tokens, decode "
+               f"{speed.decode_tokens_per_s:.1f} tokens/s: {share:.0%} of the {bandwidth / 1e9:.1f} GB/s that "
+               f"{len(loaded.device.cpus)} threads can read")  # fmt: skip
+    climbed.decode_profile = probe.decode_profile(plan)
+    climbed.model = loaded
+
+
+def _same_answer(report: LegReport, alone: probe.Answer, crowd: probe.Answer) -> None:
+    if alone == crowd:
+        report.add("same_answer", "passed",
+                   f"{len(alone.tokens)} tokens alone and in a batch, bit for bit, log probabilities too")  # fmt: skip
+        return
+    first = next((i for i, pair in enumerate(zip(alone.tokens, crowd.tokens, strict=False)) if pair[0] != pair[1]), 0)
+    report.add("same_answer", "failed", f"an answer differs from itself in a batch, first at token {first}",
+               "report this with the output of: trivet version")  # fmt: skip
+
+
+def _answer_of_before(report: LegReport, answer: probe.Answer, package: Path) -> None:
+    before = probe.recorded_answer(package)
+    if before is None or before.prompt != answer.prompt:
+        kept = probe.record_answer(package, answer)
+        detail = "recorded now, later starts are compared with it" if kept else "not recorded: the package is read-only"
+        report.add("known_answer", "passed", detail)
+    elif before.tokens == answer.tokens:
+        bits = "bit for bit" if before == answer else "log probabilities differ in their last bits"
+        report.add("known_answer", "passed", f"the answer is the one recorded with the package, {bits}")
+    else:
+        report.add("known_answer", "failed", "the answer is not the one recorded with the package",
+                   f"trivet operators verify; if all pass, remove {package / probe.RECORD} to record anew")  # fmt: skip

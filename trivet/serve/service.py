@@ -1,0 +1,151 @@
+"""What the server serves: nothing while the model loads, then one model, then nothing new while it drains."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter
+
+from trivet.base.errors import UnavailableError
+from trivet.base.units import MIB
+from trivet.framework.engine.engine import Engine
+from trivet.framework.engine.metrics import EngineMetrics
+from trivet.framework.engine.worker import AsyncEngine
+from trivet.framework.graph.plan import Plan
+from trivet.framework.model.chat_template import ChatTemplate
+from trivet.framework.model.tokenizer import Tokenizer
+from trivet.serve.errors import HttpError
+
+Phase = Literal["loading", "ready", "draining"]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model with its engine started."""
+
+    engine: AsyncEngine
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    vocab_size: int
+    max_context: int  # tokens of prompt and answer together
+    registry: CollectorRegistry  # the engine's metrics
+
+
+def start_model(
+    plan: Plan, tokenizer: Tokenizer, chat_template: ChatTemplate, name: str, *, max_step_tokens: int | None = None
+) -> ServedModel:
+    """The model with an engine running for it, which whoever opens it in a service leaves to that service to close."""
+    metrics = EngineMetrics(name)
+    engine = Engine(plan, tokenizer, max_step_tokens=max_step_tokens, observer=metrics)
+    worker = AsyncEngine(engine)
+    worker.start()
+    return ServedModel(worker, tokenizer, chat_template, plan.vocab_size, engine.max_length, metrics.registry)
+
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """What one client may cost the others."""
+
+    max_body_bytes: int = 8 * MIB  # a prompt of 128k tokens is under 1 MiB, as ids or as text
+    max_choices: int = 1024  # in flight, over all requests; above it 429
+    read_s: float = 30.0  # for a request's body to arrive
+
+
+class Service:
+    """The state that all requests share. Phases go one way: loading, ready, draining."""
+
+    def __init__(self, model_name: str, *, api_key: str | None = None, limits: ServiceLimits | None = None) -> None:
+        self.model_name = model_name
+        self.limits = limits or ServiceLimits()
+        self.created = int(time.time())
+        self.registry = CollectorRegistry()
+        self.requests = Counter("http_requests", "Answered requests.", ("method", "handler", "status"),
+                                registry=self.registry)  # fmt: skip
+        self._key_digest = None if api_key is None else _digest(api_key.encode("utf-8", "surrogateescape"))
+        self._model: ServedModel | None = None
+        self._is_draining = False
+        self._num_choices = 0
+
+    @property
+    def phase(self) -> Phase:
+        if self._is_draining:
+            return "draining"
+        return "loading" if self._model is None else "ready"
+
+    @property
+    def is_alive(self) -> bool:
+        """False when the engine has died: then only a restart helps. While loading there is none to die."""
+        return self._model is None or self._model.engine.is_alive
+
+    def open(self, model: ServedModel) -> None:
+        """Begin to serve `model`, and close it in the end. Any thread may call it, once."""
+        assert self._model is None, "a service opens once"
+        self._model = model
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse what comes from now on; return when what is running has finished or `timeout_s` has passed."""
+        self._is_draining = True
+        if self._model is not None and self._model.engine.is_alive:
+            await self._model.engine.drain(timeout_s)
+
+    def close(self) -> None:
+        """End the engine. What is still running gets an error."""
+        self._is_draining = True
+        if self._model is not None:
+            self._model.engine.close()
+
+    def model(self) -> ServedModel:
+        """The model to answer with.
+
+        Raises:
+            UnavailableError: still loading, or draining.
+        """
+        if self._is_draining:
+            raise UnavailableError("the server is shutting down", "send the request again, to another replica or later")
+        if self._model is None:
+            raise UnavailableError(f"{self.model_name} is still loading", "wait until /ready answers 200")
+        return self._model
+
+    def registries(self) -> list[CollectorRegistry]:
+        return [self.registry] if self._model is None else [self.registry, self._model.registry]
+
+    def check_model_name(self, name: str | None) -> None:
+        """Raise a 404 unless `name` is the model served; None means whichever it is."""
+        if name not in (None, self.model_name):
+            raise HttpError(404, "model_not_found", f"model {name} is not served here",
+                            f"this server serves {self.model_name}", "model")  # fmt: skip
+
+    def check_key(self, authorization: str | None) -> None:
+        """Raise a 401 unless the header carries the key, or none is set. The time it takes tells nothing of the key."""
+        if self._key_digest is None:
+            return
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(_digest(key.strip().encode("latin-1")), self._key_digest):
+            return
+        found = "no API key was sent" if authorization is None else "the API key is not the one set on this server"
+        raise HttpError(401, "invalid_api_key", found, "send it as Authorization: Bearer KEY",
+                        headers={"www-authenticate": "Bearer"})  # fmt: skip
+
+    @contextlib.contextmanager
+    def admitted(self, num_choices: int) -> Iterator[None]:
+        """Count these choices as in flight; a 429 if that is more than the server takes on."""
+        if self._num_choices + num_choices > self.limits.max_choices:
+            raise HttpError(429, "too_many_requests", f"{self._num_choices} answers are in progress, "
+                            f"{num_choices} more would pass the limit of {self.limits.max_choices}",
+                            "retry later", headers={"retry-after": "1"})  # fmt: skip
+        self._num_choices += num_choices
+        try:
+            yield
+        finally:
+            self._num_choices -= num_choices
+
+
+def _digest(key: bytes) -> bytes:
+    # Digests are of one length, so comparing them tells nothing of the key's.
+    return hashlib.sha256(key).digest()
