@@ -22,8 +22,8 @@ check: $(VENV)/tested  ## Format, lint, types, layers, docs
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit/test_layers.py tests/unit/test_docs.py
 
-soak: $(VENV)/tested  ## The long tests
-	$(BIN)/pytest -m soak -o addopts=-q
+soak: $(VENV)/tested  ## The properties with thousands of examples (about an hour)
+	$(BIN)/pytest tests/properties --hypothesis-profile=soak
 
 bench: $(VENV)/tested  ## Measure this machine and the demo's model, and write the rows to benchmarks/results
 	$(BIN)/python benchmarks/decode.py

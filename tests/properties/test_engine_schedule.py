@@ -1,6 +1,6 @@
 """The same answer, always: whatever else is served, however it is cut, whoever is taken back."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.pretend_plan import PretendPlan, PretendTokenizer
@@ -75,7 +75,6 @@ def serve(plan, schedule):
     return answers
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(arrivals, min_size=1, max_size=7), plans)
 def test_a_request_gets_the_same_bits_in_any_company(drawn, sizes):
     num_slots, slot_tokens, _, _ = sizes

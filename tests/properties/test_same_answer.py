@@ -3,7 +3,7 @@ alone, in any batch, with any chunk size, any arrival order, after a preemption,
 
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.system.tiny import FAMILIES, cpu_plan
@@ -73,7 +73,6 @@ def answer(deltas: list[Delta], request_id: str) -> Answer:
     num_threads=st.sampled_from([1, 2]),
     num_slots=st.sampled_from([5, 8, 20]),  # five hold one sequence of full length: the others are preempted
 )
-@settings(max_examples=120, deadline=None)
 def test_an_answer_does_not_depend_on_what_else_is_served_or_how(
     family: str, dtype: str, schedule: list[tuple[list[int], SamplingParams, int]], chunk: int, num_threads: int,
     num_slots: int,

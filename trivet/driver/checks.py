@@ -185,7 +185,8 @@ def npu_absent(facts: HostFacts, need: Need) -> Judgement:
         return passed(f"{len(present)} NPU device nodes, and none on PCI")
     if found is None:
         return unknown("the PCI bus could not be read, so an NPU may be there")
-    looked = f"no NPU among {len(facts.pci or ())} PCI devices, and no /dev/davinci*"
+    nodes = "no /dev/davinci*" if facts.device_nodes is not None else "whether /dev/davinci* exist is unknown"
+    looked = f"no NPU among {len(facts.pci or ())} PCI devices, and {nodes}"
     if need.device == "npu":
         return failed(looked, "lspci -nn -d 19e5:  # empty: power, seating, BIOS, or pass-through in a virtual machine")
     return not_asked(f"{looked}; the CPU plan is used")

@@ -1,0 +1,78 @@
+"""What a loaded model gets of the host's memory, and what is said when that is too little."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.system.tiny import FIXTURES
+from trivet.base.errors import CheckpointError, ResourceError
+from trivet.base.settings import Settings
+from trivet.base.units import GIB, KIB, MIB
+from trivet.driver.readers.host import read_facts
+from trivet.framework.model import loader
+from trivet.framework.model.loader import LoadedModel, load, open_model
+
+LLAMA = FIXTURES / "llama"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(cache_dir=tmp_path_factory.mktemp("cache"), api_key=None, cpu_target=None)
+
+
+def load_with(available_bytes: int, settings: Settings, monkeypatch: pytest.MonkeyPatch, **options: int) -> LoadedModel:
+    facts = read_facts()
+    small = replace(facts, memory=replace(facts.memory, available_bytes=available_bytes))
+    monkeypatch.setattr(loader, "read_facts", lambda: small)
+    return load(LLAMA, settings=settings, **options)
+
+
+def test_every_sequence_may_be_as_long_as_the_context_where_memory_allows(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_with(GIB, settings, monkeypatch, max_context=512, max_sequences=4)
+
+    assert loaded.memory.kv_tokens >= 4 * 512
+    assert loaded.memory.kv_bytes < GIB // 2
+
+
+def test_a_smaller_host_gets_a_smaller_pool(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_with(16 * MIB, settings, monkeypatch, max_sequences=8)
+
+    assert 4096 <= loaded.memory.kv_tokens < 8 * 4096
+
+
+def test_too_little_for_one_sequence_names_the_context_that_would_fit(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ResourceError, match="one sequence of 4096 positions needs") as caught:
+        load_with(4 * MIB, settings, monkeypatch)
+
+    assert "--max-context" in str(caught.value)
+
+
+def test_too_little_for_the_weights_says_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ResourceError, match="the weights need"):
+        load_with(100 * KIB, settings, monkeypatch)
+
+
+def test_a_checkpoint_is_converted_once_and_found_again(settings: Settings) -> None:
+    first = open_model(LLAMA, settings=settings)
+    written = (first.path / "trivet.json").stat().st_mtime_ns
+    again = open_model(LLAMA, settings=settings)
+
+    assert first.path == again.path
+    assert written == (again.path / "trivet.json").stat().st_mtime_ns
+
+
+def test_each_precision_has_a_package_of_its_own(settings: Settings) -> None:
+    paths = {open_model(LLAMA, dtype=dtype, settings=settings).path for dtype in ("bfloat16", "float32")}
+
+    assert len(paths) == 2
+
+
+def test_a_package_in_another_precision_than_asked_for_is_refused(settings: Settings) -> None:
+    package: Path = open_model(LLAMA, dtype="bfloat16", settings=settings).path
+    with pytest.raises(CheckpointError, match="is a package in bfloat16, float32 was asked for"):
+        open_model(package, dtype="float32", settings=settings)
