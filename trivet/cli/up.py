@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,11 @@ from trivet.cli.options import model_options, server_options
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.framework.engine.probe import OperatorTime
     from trivet.serve.legs import Climb, LegReport
+
+
+# What people are told of a leg, and in which order.
+_COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "unknown": "unknown",
+            "skipped": "do not apply"}  # fmt: skip
 
 
 @click.command()
@@ -63,9 +69,9 @@ def print_leg(report: LegReport) -> None:
     from trivet.base.units import format_seconds
 
     carries = "does not carry" if report.outcome == "failed" else "carries"
-    passed = sum(finding.outcome == "passed" for finding in report.findings)
-    click.echo(f"{report.leg:<10} {carries}: {passed} of {len(report.findings)} checks passed"
-               f" in {format_seconds(report.seconds)}")  # fmt: skip
+    counts = Counter(finding.outcome for finding in report.findings)
+    said = [f"{counts[outcome]} {words}" for outcome, words in _COUNTED.items() if counts[outcome]]
+    click.echo(f"{report.leg:<10} {carries}: {', '.join(said)} ({format_seconds(report.seconds)})")
     for finding in report.findings:
         if finding.outcome not in ("passed", "skipped") or report.leg == "framework":
             click.echo(f"  {finding.line()}")

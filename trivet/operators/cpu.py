@@ -13,7 +13,6 @@ from typing import Literal
 from trivet._native import Program
 from trivet.operators.contract import Call, Implementation, implement, operator_named
 
-
 Extent = Literal["tokens", "rows"]
 
 

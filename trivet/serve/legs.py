@@ -22,6 +22,7 @@ from trivet.driver.need import need_of
 from trivet.driver.readers.host import read_facts
 from trivet.framework.engine import probe
 from trivet.framework.graph import laws
+from trivet.framework.model.config import ModelConfig
 from trivet.framework.model.loader import LoadedModel, load, model_config, model_graph
 from trivet.operators.contract import OPERATORS, operator_named
 from trivet.operators.verify import memory_bound_first, verify
@@ -65,12 +66,14 @@ class Climb:
 def climb(model: str, settings: Settings, on_leg: Callable[[LegReport], None], **options: Any) -> Climb:
     """Climb with `model`, telling `on_leg` of each leg as it is done. `options` are those of `load`.
 
-    An error of the model or the host is a failed finding of the leg it belongs to, not an exception.
+    A leg that cannot carry is a failed finding, not an exception. Raises CheckpointError or ConfigError when there is
+    no model to climb with.
     """
     climbed = Climb()
+    config = model_config(model)
     steps: tuple[tuple[Leg, Callable[[LegReport], None]], ...] = (
         ("driver", lambda report: _driver(report, model, settings)),
-        ("operators", lambda report: _operators(report, model, settings, options)),
+        ("operators", lambda report: _operators(report, config, settings, options)),
         ("framework", lambda report: _framework(report, model, settings, options, climbed)),
     )
     for leg, step in steps:
@@ -101,9 +104,9 @@ def _driver(report: LegReport, model: str, settings: Settings) -> None:
     report.findings += examine(facts, need)
 
 
-def _operators(report: LegReport, model: str, settings: Settings, options: dict[str, Any]) -> None:
+def _operators(report: LegReport, config: ModelConfig, settings: Settings, options: dict[str, Any]) -> None:
     """Every operator of the model's graph against its reference, on the target that will run it."""
-    graph = model_graph(model_config(model), options.get("dtype") or "bfloat16")
+    graph = model_graph(config, options.get("dtype") or "bfloat16")
     target = settings.cpu_target or targets()[0]
     team = Team([None, None])
     used = {node.operator for node in graph.nodes}

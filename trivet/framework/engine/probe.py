@@ -18,10 +18,10 @@ from trivet.base.dtypes import Array
 from trivet.framework.engine.engine import Delta, Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
+from trivet.framework.graph.cost import node_bytes, streamed_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.plan import Batch
 from trivet.framework.model.loader import LoadedModel
-from trivet.operators.contract import operator_named
 
 QUESTION = "What is the capital of France?"
 RECORD = "answer.json"  # in the package's folder
@@ -45,6 +45,7 @@ class Speed:
     ttft_s: float  # of the probe's prompt, on an idle engine
     num_prompt_tokens: int
     decode_tokens_per_s: float  # batch of one
+    decode_bytes: int  # that such a step streams from memory at least, half way through the answer
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,13 @@ def answer_alone(plan: CpuPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]:
         first_token_s = first_token_s or (time.perf_counter() - start if deltas else 0.0)
     decode_s = time.perf_counter() - start - first_token_s
     answer = _answer(prompt, deltas, "alone")
-    return answer, Speed(first_token_s, len(prompt), (len(answer.tokens) - 1) / max(decode_s, 1e-9))
+    half_way = _one_token(len(prompt) + len(answer.tokens) // 2)
+    return answer, Speed(
+        ttft_s=first_token_s,
+        num_prompt_tokens=len(prompt),
+        decode_tokens_per_s=(len(answer.tokens) - 1) / max(decode_s, 1e-9),
+        decode_bytes=streamed_bytes(plan.graph, half_way),
+    )
 
 
 def answer_in_a_crowd(plan: CpuPlan, prompt: Sequence[int]) -> Answer:
@@ -112,15 +119,12 @@ def record_answer(package: Path, answer: Answer) -> bool:
 
 def decode_profile(plan: CpuPlan) -> list[OperatorTime]:
     """Where the time of a decode step of one sequence goes, the most first. The engine must be idle."""
-    zero = np.zeros(1, np.int32)
-    batch = Batch(zero, zero, np.array([0, 1], np.int32), zero.reshape(1, 1), zero)
+    batch = _one_token(0)
     seconds = _fastest(plan, batch)
-    sizes = {"tokens": 1, "rows": 1, "sequences": 1, "sequence_starts": 2, "max_slots": 1, "context": 1,
-             "num_slots": plan.num_slots, "slot_tokens": plan.slot_tokens}  # fmt: skip
     rows: dict[str, OperatorTime] = {}
     for node, spent in zip(plan.nodes, seconds, strict=True):
         before = rows.get(node.operator, OperatorTime(node.operator, 0, 0.0, 0))
-        fewest = operator_named(node.operator).bytes(plan.graph.call(node), sizes)
+        fewest = node_bytes(plan.graph, node, batch)
         rows[node.operator] = OperatorTime(
             node.operator, before.num_nodes + 1, before.seconds + float(spent), before.fewest_bytes + fewest
         )
@@ -130,6 +134,12 @@ def decode_profile(plan: CpuPlan) -> list[OperatorTime]:
 def _fastest(plan: CpuPlan, batch: Batch) -> Array:
     runs = [plan.profile(batch)[1] for _ in range(_NUM_PROFILED)]
     return min(runs, key=lambda seconds: float(seconds.sum()))
+
+
+def _one_token(position: int) -> Batch:
+    """One sequence's token at the position, its logits wanted; every position in slot 0."""
+    zero = np.zeros(1, np.int32)
+    return Batch(zero, np.array([position], np.int32), np.array([0, 1], np.int32), zero.reshape(1, 1), zero)
 
 
 def _request(name: str, prompt: Sequence[int]) -> Request:

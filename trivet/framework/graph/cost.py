@@ -1,0 +1,44 @@
+"""The least a step can cost, from the contracts of its operators: what must come from memory, what must be computed.
+
+It measures nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trivet.framework.graph.ir import Graph, Node
+from trivet.framework.graph.plan import Batch
+from trivet.operators.contract import operator_named
+
+
+def node_bytes(graph: Graph, node: Node, batch: Batch) -> int:
+    """The fewest bytes one node moves in this step, whichever cache or memory they come from."""
+    return operator_named(node.operator).bytes(graph.call(node), _sizes(batch))
+
+
+def streamed_bytes(graph: Graph, batch: Batch) -> int:
+    """The fewest bytes that come from memory in this step: weights once, keys and values of every context once.
+
+    The rows between operators are left out: they were just written, and stay in the processor's caches.
+    """
+    # What a contract still asks for when there is no row is what does not depend on rows.
+    sizes = {**_sizes(batch), "tokens": 0, "rows": 0}
+    return sum(operator_named(node.operator).bytes(graph.call(node), sizes) for node in graph.nodes)
+
+
+def flops(graph: Graph, batch: Batch) -> int:
+    """The operations of this step, two for each multiply-add."""
+    # Keys are read once for all new tokens of a sequence, but multiplied with each of them: every token counts its own.
+    sizes = {**_sizes(batch), "context": int((batch.positions.astype(np.int64) + 1).sum())}
+    return sum(operator_named(node.operator).flops(graph.call(node), sizes) for node in graph.nodes)
+
+
+def _sizes(batch: Batch) -> dict[str, int]:
+    last = batch.positions[batch.starts[1:] - 1].astype(np.int64)
+    return {
+        "tokens": len(batch.tokens),
+        "rows": len(batch.rows),
+        "sequences": len(batch.slots),
+        "context": int((last + 1).sum()),
+    }

@@ -1,0 +1,26 @@
+"""JSON documents on disk, read with errors that name the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trivet.base.errors import CheckpointError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in the file; CheckpointError when it is absent, not JSON, or not an object."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing", "copy the model again, with all its files") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable as JSON: {error}", "copy the file again") from None
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(document).__name__}, an object was wanted")
+    return document
+
+
+def write_json(path: Path, document: object) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

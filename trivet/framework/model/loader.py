@@ -1,0 +1,233 @@
+"""A model from a path: converted if it must be, its memory planned and reserved, its plan bound to the device.
+
+After loading, nothing grows: what does not fit is an error here, with the option that makes it fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trivet._native import Team
+from trivet.base.dtypes import DType
+from trivet.base.errors import CheckpointError, ResourceError
+from trivet.base.settings import Settings, read_settings
+from trivet.base.units import KIB, format_bytes
+from trivet.driver.devices.device import Device
+from trivet.driver.devices.table import open_device
+from trivet.driver.readers.host import read_facts
+from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.ir import Graph
+from trivet.framework.graph.passes import MAX_LEVEL, PRECISIONS, optimise
+from trivet.framework.graph.plan import Limits
+from trivet.framework.memory.slots import SlotLayout, kv_token_bytes, lay_out
+from trivet.framework.model.cache import packaged
+from trivet.framework.model.chat_template import ChatTemplate
+from trivet.framework.model.checkpoints.checkpoint import Checkpoint
+from trivet.framework.model.checkpoints.readers import open_checkpoint
+from trivet.framework.model.config import ModelConfig, parse_config
+from trivet.framework.model.convert import Progress, convert
+from trivet.framework.model.families import build_graph
+from trivet.framework.model.manifest import is_package, read_manifest
+from trivet.framework.model.package import Package
+from trivet.framework.model.tokenizer import Tokenizer
+
+# By default the KV pool takes at most this share of what is available: page cache and others need the rest.
+_POOL_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The three pools, in bytes, and what the KV pool holds."""
+
+    weight_bytes: int
+    kv_bytes: int
+    activation_bytes: int
+    num_slots: int
+    slot_tokens: int
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.num_slots * self.slot_tokens
+
+
+@dataclass
+class LoadTimes:
+    """Seconds of each phase of loading, in order."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        return sum(self.phases.values())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.phases[name] = time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run."""
+
+    name: str
+    config: ModelConfig
+    package: Package
+    plan: CpuPlan
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    device: Device
+    memory: Memory
+    times: LoadTimes
+
+
+def load(
+    model: str | Path,
+    *,
+    dtype: DType | None = None,
+    threads: int | None = None,
+    max_context: int | None = None,
+    kv_memory: int | None = None,
+    max_sequences: int = 64,
+    max_step_tokens: int = 512,
+    verify: bool = True,
+    progress: Progress | None = None,
+    settings: Settings | None = None,
+) -> LoadedModel:
+    """The model at `model` (a package, a Hugging Face folder or a GGUF file), bound to the CPU of this host.
+
+    `max_context` positions of one sequence (the model's own if None); `kv_memory` bytes of the KV pool (planned from
+    the available memory if None); `max_sequences` and `max_step_tokens` bound one step. `progress` is told of
+    (bytes done, bytes in all) while a checkpoint is converted.
+
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16.
+
+    Raises CheckpointError or ConfigError for the model, ResourceError when it does not fit this host.
+    """
+    settings = settings or read_settings()
+    times = LoadTimes()
+    with times.phase("facts"):
+        device = open_device("cpu", read_facts(), threads)
+    with times.phase("open"):
+        package = open_model(model, dtype=dtype, verify=verify, progress=progress, settings=settings)
+    with times.phase("tokenizer"):
+        tokenizer = Tokenizer(package.tokenizer)
+        template = ChatTemplate(package.tokenizer)
+    with times.phase("bind"):
+        context = _context(package.config, max_context)
+        layout = lay_out(stream_bytes(package.graph))
+        num_slots = _num_slots(layout, context, max_sequences, kv_memory, device, package)
+        plan = CpuPlan(
+            package.graph,
+            package.weights,
+            limits=Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context),
+            slots=layout,
+            num_slots=num_slots,
+            team=Team(list(device.cpus)),
+            target=settings.cpu_target,
+        )
+    memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
+    return LoadedModel(package.source_name, package.config, package, plan, tokenizer, template, device, memory, times)
+
+
+def open_model(
+    model: str | Path,
+    *,
+    dtype: DType | None = None,
+    level: int = MAX_LEVEL,
+    verify: bool = True,
+    progress: Progress | None = None,
+    settings: Settings | None = None,
+) -> Package:
+    """The package at `model`, or that of the checkpoint there: converted into the cache once, found again by digest.
+
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16.
+    """
+
+    wanted: DType = dtype or "bfloat16"
+
+    def build(checkpoint: Checkpoint, destination: Path) -> Package:
+        graph = model_graph(parse_config(checkpoint.config), wanted, level)
+        return convert(checkpoint, graph, destination, dtype=wanted, level=level, progress=progress)
+
+    settings = settings or read_settings()
+    package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}", build, verify=verify)
+    if dtype not in (None, package.dtype):
+        raise CheckpointError(
+            f"{model} is a package in {package.dtype}, {dtype} was asked for",
+            "convert its checkpoint again with --dtype",
+        )
+    return package
+
+
+def model_config(model: str | Path) -> ModelConfig:
+    """The configuration of a package or a checkpoint, without reading its weights."""
+    path = Path(model)
+    return read_manifest(path).config if is_package(path) else parse_config(open_checkpoint(path).config)
+
+
+def model_graph(config: ModelConfig, dtype: DType, level: int = MAX_LEVEL) -> Graph:
+    """The graph as it runs: built by the family, then optimised."""
+    return optimise(build_graph(config), PRECISIONS[dtype], level)
+
+
+def stream_bytes(graph: Graph) -> dict[str, int]:
+    """What a token costs in each of the graph's streams."""
+    sizes = {}
+    for stream in graph.streams:
+        dtype = graph.values[stream.name].dtype
+        assert dtype is not None
+        sizes[stream.name] = kv_token_bytes(stream.num_heads, stream.head_dim, dtype)
+    return sizes
+
+
+def _context(config: ModelConfig, asked: int | None) -> int:
+    if asked is not None and asked > config.max_context:
+        raise ResourceError(
+            f"--max-context is {asked}, the model was made for {config.max_context} positions",
+            f"ask for at most {config.max_context}",
+        )
+    return asked or config.max_context
+
+
+def _num_slots(
+    layout: SlotLayout, context: int, max_sequences: int, asked: int | None, device: Device, package: Package
+) -> int:
+    """As many slots as asked for; else enough for every sequence to be as long as it may, within a share of memory."""
+    left = None if device.memory_bytes is None else device.memory_bytes - package.weight_bytes
+    if left is not None and left < layout.stride_bytes:
+        raise ResourceError(
+            f"memory: the weights need {format_bytes(package.weight_bytes)} and a slot of KV cache "
+            f"{format_bytes(layout.stride_bytes)}, {format_bytes(device.memory_bytes or 0)} is available",
+            "free memory, or load a smaller model",
+        )
+    if asked is not None:
+        if asked < layout.stride_bytes:
+            raise ResourceError(
+                f"--kv-memory is {format_bytes(asked)}, one slot of this model is {format_bytes(layout.stride_bytes)}",
+                f"ask for at least {-(-layout.stride_bytes // KIB)}KiB",
+            )
+        if left is not None and asked > left:
+            raise ResourceError(
+                f"--kv-memory is {format_bytes(asked)}, {format_bytes(max(0, left))} of memory is free beside "
+                f"{format_bytes(package.weight_bytes)} of weights",
+                "ask for less, or leave --kv-memory out",
+            )
+        return asked // layout.stride_bytes
+    wanted = max_sequences * layout.slots_for(context)
+    if left is None:
+        return wanted
+    affordable = int(left * _POOL_SHARE) // layout.stride_bytes
+    least = layout.slots_for(context)
+    if affordable < least:
+        raise ResourceError(
+            f"memory: one sequence of {context} positions needs {format_bytes(layout.pool_bytes(least))} of KV cache"
+            f" beside {format_bytes(package.weight_bytes)} of weights; {format_bytes(max(0, left))} is free",
+            f"--max-context {max(1, affordable * layout.slot_tokens)}, or free memory",
+        )
+    return min(wanted, affordable)

@@ -1,0 +1,92 @@
+"""A package: a converted model as a folder, opened without copying a byte.
+
+Its weights are read-only views of mapped files, in the order and layout in which the graph uses them.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from trivet.base.dtypes import Array, DType, storage
+from trivet.base.errors import CheckpointError
+from trivet.framework.graph.ir import Graph
+from trivet.framework.model.config import ModelConfig
+from trivet.framework.model.manifest import Manifest, StoredWeight, is_package, read_manifest
+from trivet.framework.model.tokenizer_files import TokenizerFiles, read_tokenizer_files
+
+
+@dataclass(frozen=True)
+class Package:
+    path: Path
+    config: ModelConfig
+    dtype: DType
+    level: int
+    graph: Graph
+    tokenizer: TokenizerFiles
+    source_name: str
+    source_digest: str
+    weights: Mapping[str, Array]  # in stored shape and storage dtype (bfloat16 as uint16), read-only
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(weight.nbytes for weight in self.weights.values())
+
+
+def open_package(path: str | Path, *, verify: bool = True) -> Package:
+    """The package in the folder; with `verify`, every weight is read once and compared with its checksum.
+
+    Raises CheckpointError when it is not a package or a newer one, a file is absent or of another size, or a
+    checksum differs (naming file, tensor and offset).
+    """
+    path = Path(path)
+    if not is_package(path):
+        raise CheckpointError(f"{path} is not a package", "make one with: trivet convert MODEL PACKAGE")
+    manifest = read_manifest(path)
+    shards = {file: _map(path / file, size) for file, size in manifest.shards.items()}
+    weights = {name: _view(shards[stored.shard], stored) for name, stored in manifest.tensors.items()}
+    if verify:
+        _verify(path, manifest, weights)
+    return Package(
+        path=path,
+        config=manifest.config,
+        dtype=manifest.dtype,
+        level=manifest.level,
+        graph=manifest.graph,
+        tokenizer=read_tokenizer_files(path, {}),
+        source_name=manifest.source_name,
+        source_digest=manifest.source_digest,
+        weights=weights,
+    )
+
+
+def _map(file: Path, size: int) -> mmap.mmap:
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing", "copy the package again, with all its files, or convert again")
+    found = file.stat().st_size
+    if found != size:
+        raise CheckpointError(f"{file} is {found} bytes, {size} wanted", "copy the file again or convert again")
+    with file.open("rb") as opened:
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _view(shard: mmap.mmap, stored: StoredWeight) -> Array:
+    flat: Array = np.frombuffer(shard, storage(stored.dtype), prod(stored.shape), stored.offset)
+    return flat.reshape(stored.shape)
+
+
+def _verify(path: Path, manifest: Manifest, weights: Mapping[str, Array]) -> None:
+    for name, stored in manifest.tensors.items():
+        found = xxhash.xxh3_64_hexdigest(weights[name].data)
+        if found != stored.xxh3:
+            raise CheckpointError(
+                f"{path / stored.shard}: tensor {name} at byte {stored.offset} has the checksum {found}, "
+                f"{stored.xxh3} was written",
+                "the file changed since conversion (a bad disk or copy): copy it again or convert again",
+            )
