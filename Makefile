@@ -26,7 +26,7 @@ soak: $(VENV)/tested  ## The properties with thousands of examples (about an hou
 	$(BIN)/pytest tests/properties --hypothesis-profile=soak
 
 bench: $(VENV)/tested  ## Measure this machine and the demo's model, and write the rows to benchmarks/results
-	$(BIN)/python benchmarks/decode.py
+	for question in limits decode prefill load; do $(BIN)/python benchmarks/$$question.py || exit 1; done
 
 docs: $(VENV)/tested  ## Write the generated pages of docs/reference again
 	$(BIN)/python docs/generate.py

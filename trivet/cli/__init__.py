@@ -56,10 +56,10 @@ def cli() -> None:
     """LLM inference on three legs: the driver, the operators, the framework."""
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """The entry point: an error a person can mend is two lines and exit status 1, never a traceback."""
     try:
-        cli(prog_name="trivet")
+        cli(arguments, prog_name="trivet")
     except TrivetError as error:
         click.echo(f"trivet: {error}", err=True)
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,9 @@ def bench(
         model = None
     elif model is None:
         model = default_model(settings.cache_dir)
-    stderr = click.get_text_stream("stderr")
     rows = run(
         questions, model, dtype=dtype, threads=threads, repeats=repeats, settings=settings,
-        tell=lambda line: click.echo(line, file=stderr), progress=Progress("converting", stderr),
+        tell=lambda line: click.echo(line, err=True), progress=Progress("converting", sys.stderr),
     )  # fmt: skip
     if csv_file is not None:
         append_csv(csv_file, rows)

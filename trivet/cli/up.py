@@ -69,7 +69,7 @@ def print_leg(report: LegReport) -> None:
     from trivet.base.units import format_seconds
 
     carries = "does not carry" if report.outcome == "failed" else "carries"
-    counts = Counter(finding.outcome for finding in report.findings)
+    counts = Counter[str](finding.outcome for finding in report.findings)
     said = [f"{counts[outcome]} {words}" for outcome, words in _COUNTED.items() if counts[outcome]]
     click.echo(f"{report.leg:<10} {carries}: {', '.join(said)} ({format_seconds(report.seconds)})")
     for finding in report.findings:

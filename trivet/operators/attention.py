@@ -84,6 +84,7 @@ def _batches(rng: np.random.Generator) -> Iterator[tuple[int, int, int, int, DTy
                 "num_slots": batch.num_slots,
                 "slot_tokens": slot_tokens,
                 "context": batch.context,
+                "attended": batch.attended,
             }
             yield num_heads, num_kv_heads, head_dim, slot_tokens, dtype, batch, sizes
 
@@ -164,7 +165,7 @@ def _attention_bytes(call: Call, sizes: Mapping[str, int]) -> int:
 
 
 def _attention_flops(call: Call, sizes: Mapping[str, int]) -> int:
-    return 4 * sizes["context"] * resolve(call.outputs[0].axes[1], sizes)
+    return 4 * sizes["attended"] * resolve(call.outputs[0].axes[1], sizes)
 
 
 def _heads(call: Call, sizes: Mapping[str, int]) -> tuple[int, int, int]:

@@ -32,7 +32,8 @@ class Ragged:
     starts: Array  # [sequences + 1]
     slots: Array  # [sequences, max slots]
     num_slots: int
-    context: int  # positions attended to, over all tokens' sequences
+    context: int  # positions in the cache that are read, each once for all new tokens of its sequence
+    attended: int  # positions that are multiplied, for each token its own
 
 
 def ragged(rng: np.random.Generator, slot_tokens: int, lengths: list[tuple[int, int]]) -> Ragged:
@@ -44,10 +45,12 @@ def ragged(rng: np.random.Generator, slot_tokens: int, lengths: list[tuple[int, 
     slots = np.zeros((len(lengths), max(counts)), np.int32)
     for i, count in enumerate(counts):
         slots[i, :count], order = order[:count], order[count:]
+    positions = np.concatenate([np.arange(past, past + new) for past, new in lengths]).astype(np.int32)
     return Ragged(
-        positions=np.concatenate([np.arange(past, past + new) for past, new in lengths]).astype(np.int32),
+        positions=positions,
         starts=np.cumsum([0] + [new for _, new in lengths]).astype(np.int32),
         slots=slots,
         num_slots=num_slots,
         context=sum(ends),
+        attended=int((positions + 1).sum()),
     )

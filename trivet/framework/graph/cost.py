@@ -29,9 +29,7 @@ def streamed_bytes(graph: Graph, batch: Batch) -> int:
 
 def flops(graph: Graph, batch: Batch) -> int:
     """The operations of this step, two for each multiply-add."""
-    # Keys are read once for all new tokens of a sequence, but multiplied with each of them: every token counts its own.
-    sizes = {**_sizes(batch), "context": int((batch.positions.astype(np.int64) + 1).sum())}
-    return sum(operator_named(node.operator).flops(graph.call(node), sizes) for node in graph.nodes)
+    return sum(operator_named(node.operator).flops(graph.call(node), _sizes(batch)) for node in graph.nodes)
 
 
 def _sizes(batch: Batch) -> dict[str, int]:
@@ -41,4 +39,5 @@ def _sizes(batch: Batch) -> dict[str, int]:
         "rows": len(batch.rows),
         "sequences": len(batch.slots),
         "context": int((last + 1).sum()),
+        "attended": int((batch.positions.astype(np.int64) + 1).sum()),
     }

@@ -58,20 +58,20 @@ def run(
     facts = read_facts()
     device = open_device("cpu", facts, threads)
     target = settings.cpu_target or targets()[0]
-    name = used_dtype = None
-    tell("limits, first")
-    measurements = measure_limits(device.cpus, target, repeats, "first")
+    package = None
     if model is not None:
         package = open_model(model, dtype=dtype, verify=False, progress=progress, settings=settings)
-        path, weight_bytes, name, used_dtype = package.path, package.weight_bytes, package.source_name, package.dtype
+    taken = stamp(package, facts, device, target)  # now: the checkout may move on while the run takes its minutes
+    tell("limits, first")
+    measurements = measure_limits(device.cpus, target, repeats, "first")
+    if package is not None:
+        path, weight_bytes, num_threads = package.path, package.weight_bytes, len(device.cpus)
         del package  # while it is open its files cannot be dropped from the page cache
-        num_threads = len(device.cpus)
         if "load" in questions:
             measurements += measure_load(path, weight_bytes, threads=num_threads, repeats=repeats, tell=tell)
         measurements += _loaded(questions, path, num_threads, repeats, settings, tell)
     tell("limits, last")
     measurements += measure_limits(device.cpus, target, repeats, "last")
-    taken = stamp(name, used_dtype, facts, device, target)
     speeds = speeds_of_limits(measurements)
     return [to_row(judge(each, speeds), taken) for each in measurements]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import trivet
 from trivet.driver.devices.device import Device
 from trivet.driver.facts import HostFacts
+from trivet.framework.model.package import Package
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,13 @@ class Stamp:
     date: str
 
 
-def stamp(model: str | None, dtype: str | None, facts: HostFacts, device: Device, target: str) -> Stamp:
+def stamp(package: Package | None, facts: HostFacts, device: Device, target: str) -> Stamp:
+    """The circumstances now; `package` is the model asked about, None where only the machine is."""
     source = Path(trivet.__file__).parent.parent
     commit = commit_of(source)
     return Stamp(
-        model=model,
-        dtype=dtype,
+        model=None if package is None else package.source_name,
+        dtype=None if package is None else package.dtype,
         cpu=device.name,
         num_threads=len(device.cpus),
         target=target,
