@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from trivet.framework.graph.passes import PRECISIONS, stages
+from trivet.framework.graph.passes import stages, target_for
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.families import build_graph
 
@@ -19,7 +19,7 @@ def texts(family: str) -> Iterator[tuple[str, str]]:
     """(file name, text) of every stage that changed something, numbered in order."""
     config = replace(parse_config(json.loads((FIXTURES / family / "config.json").read_text())), num_layers=1)
     before = ""
-    for number, (name, graph) in enumerate(stages(build_graph(config), PRECISIONS["bfloat16"])):
+    for number, (name, graph) in enumerate(stages(build_graph(config), target_for("cpu", "bfloat16"))):
         text = graph.text()
         if text != before:
             yield f"{family}-{number}-{name}.txt", text

@@ -9,7 +9,7 @@ from trivet.base.errors import GraphError
 from trivet.framework.graph import laws
 from trivet.framework.graph.builder import GraphBuilder
 from trivet.framework.graph.ir import Graph, Node, from_json, to_json
-from trivet.framework.graph.passes import FUSE_ADD_NORM, MERGE_GATE_UP, MERGE_QKV, PRECISIONS, optimise, stages
+from trivet.framework.graph.passes import FUSE_ADD_NORM, MERGE_GATE_UP, MERGE_QKV, optimise, stages, target_for
 from trivet.framework.graph.rewrite import Rule, joined_name, rewrite
 
 
@@ -84,12 +84,12 @@ def test_joined_names_say_what_they_join() -> None:
 
 
 def test_a_graph_survives_json() -> None:
-    for _, graph in stages(mlp(), PRECISIONS["bfloat16"]):
+    for _, graph in stages(mlp(), target_for("cpu", "bfloat16")):
         assert graph == from_json(to_json(graph))
 
 
 def test_a_cast_is_put_where_a_contract_does_not_take_the_format() -> None:
-    half = replace(PRECISIONS["bfloat16"], activations="bfloat16")
+    half = target_for("torch", "bfloat16")
     builder = GraphBuilder("angles")
     builder.input("positions", ("tokens",), "int32")
     builder.input("tokens", ("tokens",), "int32")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from trivet.base.dtypes import DType
 
 
 @click.command()
@@ -16,13 +20,12 @@ import click
 @click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True,
               help="0 only what is needed to run, 1 merged weights, 2 fused operators")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace another package at DESTINATION")
-def convert(source: Path, destination: Path, dtype: str, level: int, force: bool) -> None:
+def convert(source: Path, destination: Path, dtype: DType, level: int, force: bool) -> None:
     """Turn the checkpoint SOURCE, a Hugging Face folder or a GGUF file, into a package at DESTINATION."""
     import time
 
     from trivet.base.units import format_bytes, format_seconds
     from trivet.cli.options import Progress
-    from trivet.framework.graph.passes import PRECISIONS
     from trivet.framework.model import convert as conversion
     from trivet.framework.model.checkpoints.readers import open_checkpoint
     from trivet.framework.model.config import parse_config
@@ -30,10 +33,9 @@ def convert(source: Path, destination: Path, dtype: str, level: int, force: bool
 
     start = time.perf_counter()
     checkpoint = open_checkpoint(source)
-    precision = PRECISIONS[dtype]
-    graph = model_graph(parse_config(checkpoint.config), precision.weights, level)
+    graph = model_graph(parse_config(checkpoint.config), dtype, level)
     package = conversion.convert(
-        checkpoint, graph, destination, dtype=precision.weights, level=level, replace=force,
+        checkpoint, graph, destination, dtype=dtype, level=level, replace=force,
         progress=Progress("converting", sys.stderr),
     )  # fmt: skip
     click.echo(

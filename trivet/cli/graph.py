@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from trivet.base.dtypes import DType
 
 
 @click.command()
@@ -13,16 +17,16 @@ import click
               help="Precision to assign")  # fmt: skip
 @click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True, help="Passes up to this level")
 @click.option("--after", metavar="PASS", help="Print the graph after this pass whole, 'built' for before any")
-def graph(model: Path, dtype: str, level: int, after: str | None) -> None:
+def graph(model: Path, dtype: DType, level: int, after: str | None) -> None:
     """Print the graph of MODEL: a line per pass with what it changed, or one stage whole."""
     from collections import Counter
 
     from trivet.base.errors import TrivetError
-    from trivet.framework.graph.passes import PRECISIONS, stages
+    from trivet.framework.graph.passes import stages, target_for
     from trivet.framework.model.families import build_graph
     from trivet.framework.model.loader import model_config
 
-    made = dict(stages(build_graph(model_config(model)), PRECISIONS[dtype], level))
+    made = dict(stages(build_graph(model_config(model)), target_for("cpu", dtype), level))
     if after is not None:
         if after not in made:
             raise TrivetError(f"--after {after}: no such pass at level {level}", f"there are {', '.join(made)}")

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from trivet.base.dtypes import DType
+
 
 _EXIT_OPERATORS = 3
 
@@ -56,14 +61,13 @@ def verify(target: str | None) -> None:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
               help="Precision to assign")  # fmt: skip
-def explain(model: Path, dtype: str) -> None:
+def explain(model: Path, dtype: DType) -> None:
     """Per node of MODEL's graph: the implementation it gets on the CPU, or who refused and why."""
     from trivet.framework.graph.ir import format_spec
-    from trivet.framework.graph.passes import PRECISIONS
     from trivet.framework.model.loader import model_config, model_graph
     from trivet.operators.contract import Implementation, choose, operator_named
 
-    graph = model_graph(model_config(model), PRECISIONS[dtype].weights)
+    graph = model_graph(model_config(model), dtype)
     refused = 0
     for node in graph.nodes:
         if operator_named(node.operator).is_view:

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from trivet.base.dtypes import Array, DType, item_bytes
-from trivet.operators.contract import FLOATS, Argument, Call, Operator, Sample, TensorSpec, Tolerance, register, resolve
+from trivet.operators.contract import (
+    FLOATS,
+    Argument,
+    Call,
+    Operator,
+    Sample,
+    TensorSpec,
+    Tolerance,
+    operator_named,
+    register,
+    resolve,
+)
 from trivet.operators.cpu import implement_kernel
 from trivet.operators.rope import rotate
 from trivet.operators.samples import Ragged, normal, ragged, spec
@@ -21,7 +32,7 @@ _BATCH = (
     Argument("starts", ("sequence_starts",), ("int32",)),
     Argument("slots", ("sequences", "max_slots"), ("int32",)),
 )
-_CACHE = Argument("cache", ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim"), layouts=("kv",))
+_CACHE = Argument("cache", ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim"), layouts=("rows", "kv", "blocks"))
 
 
 def _kv_store(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
@@ -138,7 +149,8 @@ def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _cache(call: Call) -> TensorSpec:
-    return next(spec for spec in call.inputs if spec is not None and spec.layout == "kv")
+    arguments = operator_named(call.operator).inputs
+    return next(spec for argument, spec in zip(arguments, call.inputs, strict=True) if spec and argument is _CACHE)
 
 
 def _cache_sizes(call: Call) -> tuple[int, int]:
@@ -155,8 +167,8 @@ def _token_bytes(call: Call) -> int:
 
 
 def _store_bytes(call: Call, sizes: Mapping[str, int]) -> int:
-    rows = sum(spec.bytes(sizes) for spec in (*call.inputs, *call.outputs)
-               if spec is not None and spec.layout != "kv" and spec.axes[0] == "tokens")  # fmt: skip
+    specs = (*call.inputs, *call.outputs)
+    rows = sum(spec.bytes(sizes) for spec in specs if spec is not None and spec.axes[0] == "tokens")
     return rows + sizes["tokens"] * _token_bytes(call)
 
 
@@ -185,7 +197,7 @@ register(
         name="kv_store",
         summary="the cache with the keys and values of the new tokens at their positions",
         inputs=(Argument("k", ("tokens", "kv_width")), Argument("v", ("tokens", "kv_width")), _CACHE, *_BATCH),
-        outputs=(Argument("cache'", _CACHE.axes, layouts=("kv",)),),
+        outputs=(Argument("cache'", _CACHE.axes, layouts=_CACHE.layouts),),
         reference=_kv_store,
         samples=_store_samples,
         tolerance=Tolerance(0.0, 0.0, "copies, rounded once to the cache's format"),
@@ -206,7 +218,7 @@ register(
             _CACHE,
             *_BATCH,
         ),
-        outputs=(Argument("q'", ("tokens", "q_width")), Argument("cache'", _CACHE.axes, layouts=("kv",))),
+        outputs=(Argument("q'", ("tokens", "q_width")), Argument("cache'", _CACHE.axes, layouts=_CACHE.layouts)),
         attributes=("head_dim",),
         reference=_rope_kv_store,
         samples=_rope_store_samples,
@@ -231,19 +243,28 @@ register(
     )
 )
 
+
+def _refuse(call: Call) -> str | None:
+    layout = _cache(call).layout
+    return None if layout == "kv" else f"the cache lies in {layout}; the kernel keeps it in kv (pass lay_out)"
+
+
 implement_kernel(
     "kv_store",
     ("k", "v", "cache", "positions", "starts", "slots"),
     integers=lambda call, sizes: (*_cache_sizes(call), sizes["slot_tokens"]),
+    refuse=_refuse,
 )
 implement_kernel(
     "rope_kv_store",
     ("q", "k", "v", "angles", "q'", "cache", "positions", "starts", "slots"),
     integers=_rope_store_integers,
+    refuse=_refuse,
 )
 implement_kernel(
     "attention",
     ("q", "cache", "y", "positions", "starts", "slots"),
     integers=lambda call, sizes: (*_heads(call, sizes), sizes["slot_tokens"]),
     numbers=lambda call: (call.number("scale"),),
+    refuse=_refuse,
 )

@@ -58,7 +58,7 @@ def _refuse(call: Call) -> str | None:
     weight = call.inputs[1]
     assert weight is not None
     if weight.layout != "panels":
-        return f"weight lies in {weight.layout}; the kernel streams panels (pass pack_panels)"
+        return f"weight lies in {weight.layout}; the kernel streams panels (pass lay_out)"
     return None
 
 

@@ -28,7 +28,7 @@ class GraphBuilder:
         """A layer's keys and values in the KV pool."""
         self._inputs.append(name)
         self._streams.append(Stream(name, "kv", num_kv_heads, head_dim))
-        self._values[name] = TensorSpec(("num_slots", "slot_tokens", 2, num_kv_heads, head_dim), None, "kv")
+        self._values[name] = TensorSpec(("num_slots", "slot_tokens", 2, num_kv_heads, head_dim))
         return name
 
     def weight(self, name: str, tensor: str, shape: tuple[int, ...]) -> str:

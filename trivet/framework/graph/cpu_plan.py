@@ -172,12 +172,14 @@ class _Activations:
         part_of = _views(graph)
         last_use = {name: i for i, node in enumerate(graph.nodes) for name in node.names}
         last_use.update(dict.fromkeys((*graph.outputs, *kept), len(graph.nodes)))
-        batch = [name for name in graph.inputs if graph.values[name].layout != "kv"]
+        caches = {stream.name for stream in graph.streams}
+        batch = [name for name in graph.inputs if name not in caches]
+        caches.update(made for node in graph.nodes for made, _ in continued(node))
         made = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
         self.strides: dict[str, int] = {}
         lifetimes = [Lifetime(name, self._bytes(graph, name, sizes), -1, len(graph.nodes)) for name in batch]
         for name, first in made.items():
-            if graph.values[name].layout == "kv" or name in part_of:
+            if name in caches or name in part_of:
                 continue
             parts = [part for part, (whole, _) in part_of.items() if whole == name]
             last = max(last_use.get(user, first) for user in (name, *parts))

@@ -8,31 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from trivet.base.dtypes import DType
 from trivet.base.errors import GraphError
-from trivet.framework.graph.ir import Graph, Node
+from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.laws import check
 from trivet.framework.graph.rewrite import Rule, rewrite
-from trivet.operators.contract import Argument, TensorSpec, operator_named, with_dtype
+from trivet.operators.contract import Argument, Layout, TensorSpec, operator_named, with_dtype
 
 MAX_LEVEL = 2
 
 
-@dataclass(frozen=True)
-class Precision:
-    """In which formats a model is kept and computed, where the contracts leave a choice."""
+DeviceName = Literal["cpu", "torch"]
 
-    name: str
+
+@dataclass(frozen=True)
+class Target:
+    """What a graph is made for: the formats a model is kept and computed in, and how the device wants it to lie."""
+
+    device: DeviceName
     weights: DType
     cache: DType
     activations: DType
+    linear_layout: Layout  # of the weights that linears read
+    cache_layout: Layout
 
 
-PRECISIONS: dict[str, Precision] = {
-    "bfloat16": Precision("bfloat16", weights="bfloat16", cache="bfloat16", activations="float32"),
-    "float32": Precision("float32", weights="float32", cache="float32", activations="float32"),
-}
+def target_for(device: DeviceName, dtype: DType) -> Target:
+    """The target whose weights and cache are in `dtype`, bfloat16 or float32.
+
+    Between operators the CPU keeps float32: its sums are float32 anyway, and the rows are few. Other devices move
+    activations through memory, in `dtype` where a contract leaves the choice.
+    """
+    if device == "cpu":
+        return Target(device, dtype, dtype, "float32", linear_layout="panels", cache_layout="kv")
+    return Target(device, dtype, dtype, dtype, linear_layout="rows", cache_layout="blocks")
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Pass:
 
     name: str
     level: int
-    apply: Callable[[Graph, Precision], Graph]
+    apply: Callable[[Graph, Target], Graph]
 
 
 MERGE_QKV = Rule(
@@ -88,13 +99,13 @@ FUSE_ROPE_KV = Rule(
 )
 
 
-def optimise(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Graph:
+def optimise(graph: Graph, target: Target, level: int = MAX_LEVEL) -> Graph:
     """The graph after every pass of the PIPELINE up to `level`; the laws are checked before and after each."""
-    *_, (_, optimised) = stages(graph, precision, level)
+    *_, (_, optimised) = stages(graph, target, level)
     return optimised
 
 
-def stages(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Iterator[tuple[str, Graph]]:
+def stages(graph: Graph, target: Target, level: int = MAX_LEVEL) -> Iterator[tuple[str, Graph]]:
     """(name, graph) as the family wrote it, then after each pass."""
     if not 0 <= level <= MAX_LEVEL:
         raise GraphError(f"level {level} is not between 0 and {MAX_LEVEL}")
@@ -102,13 +113,13 @@ def stages(graph: Graph, precision: Precision, level: int = MAX_LEVEL) -> Iterat
     yield "built", graph
     for step in PIPELINE:
         if step.level <= level:
-            graph = step.apply(graph, precision)
+            graph = step.apply(graph, target)
             check(graph, step.name)
             yield step.name, graph
 
 
-def _rules(*rules: Rule) -> Callable[[Graph, Precision], Graph]:
-    def apply(graph: Graph, precision: Precision) -> Graph:
+def _rules(*rules: Rule) -> Callable[[Graph, Target], Graph]:
+    def apply(graph: Graph, target: Target) -> Graph:
         for rule in rules:
             graph = rewrite(graph, rule)
         return graph
@@ -116,30 +127,30 @@ def _rules(*rules: Rule) -> Callable[[Graph, Precision], Graph]:
     return apply
 
 
-def assign_precision(graph: Graph, precision: Precision) -> Graph:
+def assign_precision(graph: Graph, target: Target) -> Graph:
     """Gives every value its format; where a contract does not take what it would be given, a cast is put in between."""
     values = dict(graph.values)
     weights = dict(graph.weights)
     nodes: list[Node] = []
     for stream in graph.streams:
-        values[stream.name] = with_dtype(values[stream.name], precision.cache)
+        values[stream.name] = with_dtype(values[stream.name], target.cache)
     for node in graph.nodes:
         contract = operator_named(node.operator)
         inputs: list[str | None] = []
         for argument, name in zip(contract.inputs, node.inputs, strict=True):
             if name is not None and name in weights and values[name].dtype is None:
-                dtype = _allowed(argument, precision.weights)
+                dtype = _allowed(argument, target.weights)
                 values[name] = with_dtype(values[name], dtype)
                 weights[name] = replace(weights[name], dtype=dtype)
             inputs.append(name if name is None else _cast_for(argument, name, values, nodes))
         for argument, name in zip(contract.outputs, node.outputs, strict=False):
             source = contract.updates.get(argument.name)
             if source is not None:
-                dtype = precision.cache
+                dtype = target.cache
             elif contract.is_view:
-                dtype = values[str(inputs[0])].dtype or precision.activations
+                dtype = values[str(inputs[0])].dtype or target.activations
             else:
-                dtype = _allowed(argument, "float32" if name in graph.outputs else precision.activations)
+                dtype = _allowed(argument, "float32" if name in graph.outputs else target.activations)
             values[name] = with_dtype(values[name], dtype)
         nodes.append(replace(node, inputs=tuple(inputs)))
     return replace(graph, nodes=tuple(nodes), values=values, weights=weights)
@@ -162,13 +173,15 @@ def _cast_for(argument: Argument, name: str, values: dict[str, TensorSpec], node
     return made
 
 
-def pack_panels(graph: Graph, precision: Precision) -> Graph:
-    """Lays every weight that a linear reads in panels. A table shared with the embedding is kept once, in panels."""
-    packed = {node.inputs[1] for node in graph.nodes if node.operator == "linear"}
-    values = {name: replace(spec, layout="panels") if name in packed else spec for name, spec in graph.values.items()}
-    weights = {
-        name: replace(recipe, layout="panels") if name in packed else recipe for name, recipe in graph.weights.items()
-    }
+def lay_out(graph: Graph, target: Target) -> Graph:
+    """Lays what linears read, and the caches, as the device wants it. A table shared with the embedding stays one."""
+    layouts: dict[str, Layout] = {stream.name: target.cache_layout for stream in graph.streams}
+    for node in graph.nodes:
+        if node.operator == "linear":
+            layouts[str(node.inputs[1])] = target.linear_layout
+        layouts.update({made: layouts[before] for made, before in continued(node)})
+    values = {name: replace(spec, layout=layouts.get(name, spec.layout)) for name, spec in graph.values.items()}
+    weights = {name: replace(made, layout=layouts.get(name, made.layout)) for name, made in graph.weights.items()}
     return replace(graph, values=values, weights=weights)
 
 
@@ -178,5 +191,5 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("fuse_add_norm", 2, _rules(FUSE_ADD_NORM)),
     Pass("fuse_rope_kv", 2, _rules(FUSE_ROPE_KV)),
     Pass("assign_precision", 0, assign_precision),
-    Pass("pack_panels", 0, pack_panels),
+    Pass("lay_out", 0, lay_out),
 )

@@ -21,7 +21,7 @@ from trivet.driver.devices.table import open_device
 from trivet.driver.readers.host import read_facts
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import MAX_LEVEL, PRECISIONS, optimise
+from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
 from trivet.framework.graph.plan import Limits
 from trivet.framework.memory.slots import SlotLayout, kv_token_bytes, lay_out
 from trivet.framework.model.cache import packaged
@@ -171,9 +171,9 @@ def model_config(model: str | Path) -> ModelConfig:
     return read_manifest(path).config if is_package(path) else parse_config(open_checkpoint(path).config)
 
 
-def model_graph(config: ModelConfig, dtype: DType, level: int = MAX_LEVEL) -> Graph:
-    """The graph as it runs: built by the family, then optimised."""
-    return optimise(build_graph(config), PRECISIONS[dtype], level)
+def model_graph(config: ModelConfig, dtype: DType, level: int = MAX_LEVEL, device: DeviceName = "cpu") -> Graph:
+    """The graph as it runs on the device: built by the family, then optimised."""
+    return optimise(build_graph(config), target_for(device, dtype), level)
 
 
 def stream_bytes(graph: Graph) -> dict[str, int]:
