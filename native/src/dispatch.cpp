@@ -1,0 +1,37 @@
+#include "dispatch.h"
+
+#include <stdexcept>
+
+namespace tv {
+
+static std::vector<Target> find_targets() {
+    std::vector<Target> found;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (has_avx512) found.push_back({"avx512", &avx512::kTable});
+    if (has_avx2) found.push_back({"avx2", &avx2::kTable});
+#elif defined(__aarch64__)
+    found.push_back({"neon", &neon::kTable});  // part of the architecture
+#endif
+    found.push_back({"scalar", &scalar::kTable});
+    return found;
+}
+
+const std::vector<Target>& supported_targets() {
+    static const std::vector<Target> targets = find_targets();
+    return targets;
+}
+
+const Target& target_named(const std::string& name) {
+    std::string known;
+    for (const Target& target : supported_targets()) {
+        if (name.empty() || name == target.name) return target;
+        known += (known.empty() ? "" : ", ") + std::string(target.name);
+    }
+    throw std::invalid_argument("target: '" + name + "' is not one this CPU and build support (" + known + ")");
+}
+
+}  // namespace tv

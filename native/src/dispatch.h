@@ -1,0 +1,27 @@
+// Which targets this build has and this CPU can run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace tv {
+
+namespace avx512 { extern const KernelTable kTable; }
+namespace avx2 { extern const KernelTable kTable; }
+namespace neon { extern const KernelTable kTable; }
+namespace scalar { extern const KernelTable kTable; }
+
+struct Target {
+    const char* name;
+    const KernelTable* kernels;
+};
+
+// Best first; never empty, since every build has "scalar".
+const std::vector<Target>& supported_targets();
+
+// The best one for an empty name. Throws std::invalid_argument that lists the supported ones.
+const Target& target_named(const std::string& name);
+
+}  // namespace tv

@@ -1,0 +1,34 @@
+// What the machine could do, measured with this target's vectors: reading memory, and multiplying and adding.
+#include "block.h"
+#include "target.h"
+
+namespace tv::TV_TARGET {
+
+constexpr int64_t kLine = 4 * kBlock;
+
+// Reads whole 64-byte lines; a remainder is left unread.
+void read_bytes(const char* address, int64_t num_bytes) {
+    const int64_t num_blocks = num_bytes / kLine;
+    Words found[kParts] = {};
+    for (int64_t i = 0; i < num_blocks; ++i) {
+        TV_UNROLL for (int p = 0; p < kParts; ++p) found[p] |= load_words(address + i * kLine + p * 4 * kLanes);
+    }
+    // The compiler must believe that what was read matters.
+    for (int p = 0; p < kParts; ++p) asm volatile("" : : "m"(found[p]));
+}
+
+// Returns the float32 operations done, two for each lane of each fma.
+int64_t multiply_add(int64_t num_rounds) {
+    constexpr int chains = 12;  // more than latency times issue width on any core we know
+    Vec sums[chains];
+    for (int i = 0; i < chains; ++i) sums[i] = broadcast(static_cast<float>(i));
+    Vec factor = broadcast(0.5f);
+    asm volatile("" : "+m"(factor));
+    for (int64_t round = 0; round < num_rounds; ++round) {
+        TV_UNROLL for (int i = 0; i < chains; ++i) sums[i] = fma(sums[i], factor, factor);
+    }
+    for (int i = 0; i < chains; ++i) asm volatile("" : : "m"(sums[i]));
+    return num_rounds * chains * kLanes * 2;
+}
+
+}  // namespace tv::TV_TARGET

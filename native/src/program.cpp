@@ -1,0 +1,56 @@
+#include "program.h"
+
+#include <chrono>
+#include <stdexcept>
+
+#include "signatures.h"
+
+namespace tv {
+
+DType dtype_named(const std::string& name) {
+    if (name == "float32") return DType::float32;
+    if (name == "bfloat16") return DType::bfloat16;
+    if (name == "int32") return DType::int32;
+    throw std::invalid_argument("dtype: '" + name + "' is not one a kernel takes (float32, bfloat16, int32)");
+}
+
+void Program::add(const std::string& kernel, const std::string& extent, const std::vector<Operand>& operands,
+                  const std::vector<int64_t>& integers, const std::vector<double>& numbers) {
+    const Signature& signature = signature_named(kernel);
+    const Call call = checked_call(signature, extent, operands, integers, numbers);
+    const Extent loops_over = extent == "rows" ? Extent::rows : Extent::tokens;
+    instructions_.push_back({target_.kernels->*signature.entry, loops_over, call});
+}
+
+void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds) const {
+    using Clock = std::chrono::steady_clock;
+    struct Run {
+        const std::vector<Instruction>& instructions;
+        Step tokens, rows;
+        double* seconds;
+        Clock::time_point start;
+    };
+    // The first instruction's time begins here: waking the team is part of it.
+    Run run = {instructions_, {num_tokens, num_sequences}, {num_rows, num_sequences}, seconds, Clock::now()};
+    const auto job = [](Team& team, int worker, void* context) {
+        const Run& run = *static_cast<const Run*>(context);
+        const bool is_timing = worker == 0 && run.seconds != nullptr;
+        Clock::time_point before = run.start;
+        for (size_t i = 0; i < run.instructions.size(); ++i) {
+            const Instruction& instruction = run.instructions[i];
+            const Step& step = instruction.extent == Extent::tokens ? run.tokens : run.rows;
+            const int64_t num_items = instruction.kernel->count_items(instruction.call, step);
+            for (int64_t item = team.next_item(); item < num_items; item = team.next_item()) {
+                instruction.kernel->run_item(instruction.call, step, item);
+            }
+            team.barrier();
+            if (!is_timing) continue;
+            const Clock::time_point after = Clock::now();
+            run.seconds[i] += std::chrono::duration<double>(after - before).count();
+            before = after;
+        }
+    };
+    team.run(job, &run);
+}
+
+}  // namespace tv

@@ -1,0 +1,136 @@
+// The vector of this target: `kLanes` floats, and the few operations on it that differ between targets.
+// Everything is in the target's own namespace: the same source is compiled once per target, with other flags each time,
+// and no function may be shared between two of them by the linker.
+#pragma once
+
+#include <cstdint>
+
+#if defined(TV_TARGET_AVX512) || defined(TV_TARGET_AVX2)
+#include <immintrin.h>
+#elif defined(TV_TARGET_NEON)
+#include <arm_neon.h>
+#endif
+
+#if defined(TV_TARGET_AVX512)
+#define TV_TARGET avx512
+#define TV_LANES 16
+#elif defined(TV_TARGET_AVX2)
+#define TV_TARGET avx2
+#define TV_LANES 8
+#elif defined(TV_TARGET_NEON)
+#define TV_TARGET neon
+#define TV_LANES 4
+#elif defined(TV_TARGET_SCALAR)
+#define TV_TARGET scalar
+#define TV_LANES 1
+#else
+#error "compile with one TV_TARGET_<NAME>"
+#endif
+
+#if defined(TV_SANITIZE)
+// Every access carries a check: unrolled and inlined, a file of kernels would take minutes to compile.
+#define TV_UNROLL
+#define TV_INLINE inline
+#elif defined(__clang__)
+#define TV_UNROLL _Pragma("clang loop unroll(full)")
+#define TV_INLINE inline __attribute__((always_inline))
+#else
+#define TV_UNROLL _Pragma("GCC unroll 32")
+#define TV_INLINE inline __attribute__((always_inline))
+#endif
+
+namespace tv::TV_TARGET {
+
+constexpr int kLanes = TV_LANES;
+
+// Register tiles: rows that share one load of a weight or key. Chosen so that the accumulators, the loaded vectors and
+// a broadcast fit the register file: 24 + 2 of 32 (avx512), 12 + 2 of 16 (avx2), 24 + 4 of 32 (neon).
+#if defined(TV_TARGET_AVX512)
+constexpr int kTileRows = 12;
+constexpr int kTileColumns = 1;
+#elif defined(TV_TARGET_AVX2)
+constexpr int kTileRows = 6;
+constexpr int kTileColumns = 1;
+#elif defined(TV_TARGET_NEON)
+constexpr int kTileRows = 6;
+constexpr int kTileColumns = 2;
+#else
+constexpr int kTileRows = 2;
+constexpr int kTileColumns = 4;
+#endif
+
+template <class To, class From>
+TV_INLINE To bits_as(From value) {
+    static_assert(sizeof(To) == sizeof(From));
+    To result;
+    __builtin_memcpy(&result, &value, sizeof result);
+    return result;
+}
+
+#if TV_LANES == 1
+
+using Vec = float;
+using Words = uint32_t;
+
+TV_INLINE Vec load(const float* p) { return *p; }
+TV_INLINE void store(float* p, Vec v) { *p = v; }
+TV_INLINE Words load_words(const void* p) {
+    Words words;
+    __builtin_memcpy(&words, p, sizeof words);
+    return words;
+}
+TV_INLINE Words load_halves(const uint16_t* p) { return *p; }
+TV_INLINE void store_halves(uint16_t* p, Words v) { *p = static_cast<uint16_t>(v); }
+TV_INLINE Vec broadcast(float x) { return x; }
+TV_INLINE Words broadcast_words(uint32_t x) { return x; }
+
+#else
+
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+// The same in memory, at the alignment of one element.
+typedef float VecInMemory __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef uint32_t WordsInMemory __attribute__((vector_size(4 * kLanes), aligned(2), may_alias));
+typedef uint16_t HalvesInMemory __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+TV_INLINE Vec load(const float* p) { return *reinterpret_cast<const VecInMemory*>(p); }
+TV_INLINE void store(float* p, Vec v) { *reinterpret_cast<VecInMemory*>(p) = v; }
+TV_INLINE Words load_words(const void* p) { return *static_cast<const WordsInMemory*>(p); }
+TV_INLINE Words load_halves(const uint16_t* p) {
+    return __builtin_convertvector(static_cast<Halves>(*reinterpret_cast<const HalvesInMemory*>(p)), Words);
+}
+TV_INLINE void store_halves(uint16_t* p, Words v) {
+    *reinterpret_cast<HalvesInMemory*>(p) = __builtin_convertvector(v, Halves);
+}
+TV_INLINE Vec broadcast(float x) { return x - Vec{}; }
+TV_INLINE Words broadcast_words(uint32_t x) { return x - Words{}; }
+
+#endif
+
+// a · b + c, rounded once. Never left to the compiler: a contraction it may or may not make would change the bits.
+TV_INLINE Vec fma(Vec a, Vec b, Vec c) {
+#if defined(TV_TARGET_AVX512)
+    return static_cast<Vec>(_mm512_fmadd_ps(a, b, c));
+#elif defined(TV_TARGET_AVX2)
+    return static_cast<Vec>(_mm256_fmadd_ps(a, b, c));
+#elif defined(TV_TARGET_NEON)
+    return vfmaq_f32(c, a, b);
+#else
+    return __builtin_fmaf(a, b, c);
+#endif
+}
+
+// Pair words hold outputs i (low half) and i + 16 (high half) in bfloat16; a float's upper half is its bfloat16.
+TV_INLINE Vec low_halves(Words pairs) { return bits_as<Vec>(pairs << 16); }
+TV_INLINE Vec high_halves(Words pairs) { return bits_as<Vec>(pairs & broadcast_words(0xffff0000u)); }
+
+// To bfloat16, nearest, ties to even. A NaN stays one: the rounding bias could carry its payload into infinity.
+TV_INLINE Words round_to_halves(Vec v) {
+    const Words bits = bits_as<Words>(v);
+    const Words rounded = (bits + broadcast_words(0x7fff) + ((bits >> 16) & broadcast_words(1))) >> 16;
+    const Words quiet = (bits >> 16) | broadcast_words(0x40);
+    return v != v ? quiet : rounded;
+}
+
+}  // namespace tv::TV_TARGET

@@ -1,0 +1,11 @@
+// The kernels of this target, in one table.
+#include "dispatch.h"
+#include "target.h"
+
+namespace tv::TV_TARGET {
+
+const KernelTable kTable = {
+    &embed,    &rms_norm,      &add,       &add_rms_norm, &linear,    &rope_angles, &rope,
+    &kv_store, &rope_kv_store, &attention, &silu_mul,     &take_rows, &cast,        read_bytes, multiply_add};
+
+}  // namespace tv::TV_TARGET

@@ -1,0 +1,38 @@
+// What the kernels of a target share: how they reach their operands, how rows become items, and their names.
+#pragma once
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace tv::TV_TARGET {
+
+template <class T>
+TV_INLINE T* row_of(const Operand& operand, int64_t row) {
+    return reinterpret_cast<T*>(operand.address + row * operand.stride);
+}
+
+template <class T>
+TV_INLINE T* vector_of(const Operand& operand) {
+    return reinterpret_cast<T*>(operand.address);
+}
+
+TV_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+TV_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Kernels whose rows are independent and cheap run a few of them per item.
+constexpr int64_t kItemRows = 8;
+
+inline int64_t count_row_items(const Call&, const Step& step) { return ceil_div(step.num_rows, kItemRows); }
+
+template <void (*RUN_ROW)(const Call&, const Step&, int64_t row)>
+void run_row_item(const Call& call, const Step& step, int64_t item) {
+    const int64_t end = smaller((item + 1) * kItemRows, step.num_rows);
+    for (int64_t row = item * kItemRows; row < end; ++row) RUN_ROW(call, step, row);
+}
+
+extern const Kernel embed, rms_norm, add, add_rms_norm, linear, rope_angles, rope, kv_store, rope_kv_store, attention,
+    silu_mul, take_rows, cast;
+void read_bytes(const char* address, int64_t num_bytes);
+int64_t multiply_add(int64_t num_rounds);
+
+}  // namespace tv::TV_TARGET

@@ -1,0 +1,131 @@
+#include "team.h"
+
+#include <cfenv>
+#include <csignal>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tv {
+
+// About 30 µs: longer than the gaps between instructions of a step, shorter than a person or a power meter notices.
+constexpr int kSpins = 1000;
+
+static void pause_cpu() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");  // `yield` is a no-op on most cores; isb takes about as long as x86's pause
+#endif
+}
+
+static void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+
+void Team::Signal::advance() {
+    value.fetch_add(1);
+    // A sleeper counts itself before the kernel compares the value: either we see it here, or it sees the new value.
+    if (num_sleeping.load() > 0) futex(value, FUTEX_WAKE, INT32_MAX);
+}
+
+void Team::Signal::wait_past(uint32_t seen, int num_spins) {
+    for (int i = 0; i < num_spins; ++i) {
+        if (value.load(std::memory_order_acquire) != seen) return;
+        pause_cpu();
+    }
+    num_sleeping.fetch_add(1);
+    while (value.load() == seen) futex(value, FUTEX_WAIT, seen);
+    num_sleeping.fetch_sub(1);
+}
+
+static cpu_set_t allowed_cpus() {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    return allowed;
+}
+
+Team::Team(const std::vector<std::optional<int>>& cpus) : team_size_(static_cast<int>(cpus.size())) {
+    if (cpus.empty()) throw std::invalid_argument("Team: no cpus given, it takes one entry per thread");
+    const cpu_set_t allowed = allowed_cpus();
+    std::set<int> pinned;
+    bool is_crowded = team_size_ > CPU_COUNT(&allowed);
+    for (const std::optional<int>& cpu : cpus) {
+        if (!cpu) continue;
+        if (*cpu < 0 || *cpu >= CPU_SETSIZE || !CPU_ISSET(*cpu, &allowed)) {
+            throw std::invalid_argument("Team: cpu " + std::to_string(*cpu) +
+                                        " is not one this process may run on (see taskset -p)");
+        }
+        is_crowded |= !pinned.insert(*cpu).second;
+    }
+    // Where threads share a cpu, one that spins keeps from running the one it waits for.
+    num_spins_ = is_crowded ? 0 : kSpins;
+
+    // Signals are for the threads of the program that made the team.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+        for (int i = 0; i < team_size_; ++i) {
+            workers_.emplace_back([this, i] { work(i); });
+            if (!cpus[i]) continue;
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(*cpus[i], &one);
+            pthread_setaffinity_np(workers_.back().native_handle(), sizeof one, &one);
+        }
+    } catch (...) {
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        stop();
+        throw;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Team::~Team() { stop(); }
+
+void Team::stop() {
+    is_stopping_ = true;
+    started_.advance();
+    for (std::thread& worker : workers_) worker.join();
+}
+
+void Team::run(Job job, void* context) {
+    const std::lock_guard<std::mutex> turn(turn_);
+    job_ = job;
+    context_ = context;
+    const uint32_t finished = finished_.value.load();
+    started_.advance();
+    finished_.wait_past(finished, 0);
+}
+
+void Team::work(int worker) {
+    // Rounding and denormals as the standard has them, whatever the thread that made us had set.
+    std::fesetenv(FE_DFL_ENV);
+    for (uint32_t num_jobs = 0;; ++num_jobs) {
+        started_.wait_past(num_jobs, num_spins_);
+        if (is_stopping_) return;
+        job_(*this, worker, context_);
+        barrier();
+        if (worker == 0) finished_.advance();
+    }
+}
+
+void Team::barrier() {
+    const uint32_t seen = passed_.value.load(std::memory_order_relaxed);
+    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < team_size_) {
+        passed_.wait_past(seen, num_spins_);
+        return;
+    }
+    num_arrived_.store(0, std::memory_order_relaxed);
+    next_item_.store(0, std::memory_order_relaxed);
+    passed_.advance();
+}
+
+}  // namespace tv

@@ -1,0 +1,18 @@
+// The suites of kernel_tests, and what they run on.
+#pragma once
+
+#include "team.h"
+
+namespace tv::test {
+
+struct Setting {
+    Team& alone;  // one thread
+    Team& pair;   // two
+    bool is_small;  // under an emulator: the same claims on smaller sizes
+};
+
+void test_rows(const Setting& setting);       // kernels whose rows are independent
+void test_attention(const Setting& setting);  // kernels that read or write the KV cache
+void test_team(const Setting& setting);
+
+}  // namespace tv::test

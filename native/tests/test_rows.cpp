@@ -1,0 +1,284 @@
+// Kernels whose output rows depend on one input row each: linear, norms, rope, pointwise.
+#include <functional>
+
+#include "check.h"
+#include "program.h"
+#include "suites.h"
+
+namespace tv::test {
+
+// A call of a kernel: what it takes by row, what it takes whole, and what each output row should be.
+struct RowCase {
+    std::string kernel;
+    std::vector<Matrix*> operands;  // null: an absent optional
+    std::vector<bool> is_by_row;
+    std::vector<int64_t> integers;
+    std::vector<double> numbers;
+    std::vector<int> outputs;
+    double absolute, relative;
+    std::function<double(int output, int64_t row, int64_t column)> reference;
+    std::string sizes;
+};
+
+static void run_case(const RowCase& test, const Target& target, Team& team, int64_t first_row, int64_t num_rows) {
+    std::vector<Operand> bound;
+    for (size_t i = 0; i < test.operands.size(); ++i) {
+        bound.push_back(test.operands[i] == nullptr
+                            ? Operand{nullptr, 0, DType::float32}
+                            : test.operands[i]->operand(test.is_by_row[i] ? first_row : 0));
+    }
+    Program program(target.name);
+    program.add(test.kernel, "rows", bound, test.integers, test.numbers);
+    program.run(team, 0, 0, num_rows, nullptr);
+}
+
+static bool is_near(double got, double wanted, double absolute, double relative) {
+    if (std::isnan(wanted)) return std::isnan(got);
+    if (std::isinf(wanted)) return got == wanted;
+    return std::abs(got - wanted) <= absolute + relative * std::abs(wanted);
+}
+
+static bool agrees(const RowCase& test) {
+    for (const int output : test.outputs) {
+        const Matrix& out = *test.operands[output];
+        for (int64_t r = 0; r < out.rows(); ++r) {
+            for (int64_t c = 0; c < out.width(); ++c) {
+                const double wanted = test.reference(output, r, c);
+                if (!is_near(out.at(r, c), wanted, test.absolute, test.relative)) {
+                    std::printf("        row %ld column %ld: %.9g, wanted %.9g\n", static_cast<long>(r),
+                                static_cast<long>(c), out.at(r, c), wanted);
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
+static std::string outputs_of(const RowCase& test, int64_t first_row, int64_t num_rows) {
+    std::string found;
+    for (const int output : test.outputs) found += test.operands[output]->contents(first_row, num_rows);
+    return found;
+}
+
+static void clear_outputs(const RowCase& test) {
+    for (const int output : test.outputs) test.operands[output]->fill(std::nan(""));
+}
+
+static void check_case(const Setting& setting, const RowCase& test) {
+    const int64_t rows = test.operands[test.outputs[0]]->rows();
+    std::string first_bits;
+    for (const Target& target : supported_targets()) {
+        const std::string name = test.kernel + " " + test.sizes + " on " + target.name + ": ";
+        clear_outputs(test);
+        run_case(test, target, setting.alone, 0, rows);
+        const std::string bits = outputs_of(test, 0, rows);
+        check(agrees(test), name + "agrees with its reference");
+        if (first_bits.empty()) add_to_digest(first_bits = bits);
+        check(bits == first_bits, name + "same bits as on the best target");
+        clear_outputs(test);
+        run_case(test, target, setting.pair, 0, rows);
+        check(outputs_of(test, 0, rows) == bits, name + "same bits with two threads");
+        for (const int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
+            const std::string in_batch = outputs_of(test, row, 1);
+            clear_outputs(test);
+            run_case(test, target, setting.alone, row, 1);
+            check(outputs_of(test, row, 1) == in_batch, name + "a row alone has the bits it has among others");
+            run_case(test, target, setting.alone, 0, rows);
+        }
+        for (const Matrix* operand : test.operands) {
+            if (operand != nullptr) check(operand->guards_are_intact(), name + "writes nothing else");
+        }
+    }
+}
+
+static Matrix panels_of(const Matrix& weight, DType dtype) {
+    const int64_t outputs = weight.rows();
+    const int64_t inputs = weight.width();
+    const int64_t num_panels = (outputs + kPanelOutputs - 1) / kPanelOutputs;
+    Matrix panels(dtype, 1, num_panels * inputs * kPanelOutputs);
+    panels.fill(0.0);
+    for (int64_t o = 0; o < outputs; ++o) {
+        const int64_t lane = o % kPanelOutputs;
+        const int64_t place = dtype == DType::float32 ? lane : lane < 16 ? 2 * lane : 2 * (lane - 16) + 1;
+        for (int64_t i = 0; i < inputs; ++i) {
+            panels.set(0, (o / kPanelOutputs * inputs + i) * kPanelOutputs + place, weight.at(o, i));
+        }
+    }
+    return panels;
+}
+
+static void test_linear(const Setting& setting, int64_t rows, int64_t inputs, int64_t outputs, DType dtype,
+                        bool has_bias) {
+    Random random(rows * 7919 + inputs * 31 + outputs);
+    Matrix x(DType::float32, rows, inputs), weight(dtype, outputs, inputs), bias(DType::float32, 1, outputs),
+        out(DType::float32, rows, outputs);
+    x.fill_random(random);
+    weight.fill_random(random);
+    bias.fill_random(random);
+    Matrix panels = panels_of(weight, dtype);
+    // The reference in single precision is the contract itself: one chain, in order. It must match exactly.
+    const auto reference = [&](int, int64_t r, int64_t c) -> double {
+        float sum = 0.0f;
+        for (int64_t k = 0; k < inputs; ++k) {
+            sum = std::fmaf(static_cast<float>(x.at(r, k)), static_cast<float>(weight.at(c, k)), sum);
+        }
+        return has_bias ? sum + static_cast<float>(bias.at(0, c)) : sum;
+    };
+    check_case(setting, {"linear", {&x, &panels, has_bias ? &bias : nullptr, &out}, {true, false, false, true},
+                         {inputs, outputs}, {}, {3}, 0.0, 0.0, reference,
+                         std::to_string(rows) + "x" + std::to_string(inputs) + "x" + std::to_string(outputs)});
+    double largest = 0.0;
+    for (int64_t c = 0; c < outputs; ++c) {
+        double sum = has_bias ? bias.at(0, c) : 0.0;
+        for (int64_t k = 0; k < inputs; ++k) sum += x.at(rows - 1, k) * weight.at(c, k);
+        largest = std::max(largest, std::abs(out.at(rows - 1, c) - sum));
+    }
+    check(largest < 1e-6 * static_cast<double>(inputs) + 1e-6, "linear is near the double reference");
+}
+
+static void test_norms(const Setting& setting, int64_t rows, int64_t groups, int64_t size) {
+    Random random(rows * 131 + size);
+    const double eps = 1e-5;
+    Matrix x(DType::float32, rows, groups * size), weight(DType::float32, 1, size),
+        out(DType::float32, rows, groups * size);
+    x.fill_random(random, 3.0);
+    weight.fill_random(random);
+    const auto normalised = [&](const auto& value, int64_t r, int64_t c) {
+        double squares = 0.0;
+        for (int64_t i = 0; i < size; ++i) squares += value(r, c / size * size + i) * value(r, c / size * size + i);
+        const double mean = squares / static_cast<double>(size);
+        return value(r, c) / std::sqrt(mean + eps) * weight.at(0, c % size);
+    };
+    const std::string sizes = std::to_string(rows) + "x" + std::to_string(groups) + "x" + std::to_string(size);
+    check_case(setting, {"rms_norm", {&x, &weight, &out}, {true, false, true}, {groups, size}, {eps}, {2}, 1e-6, 1e-6,
+                         [&](int, int64_t r, int64_t c) {
+                             return normalised([&](int64_t i, int64_t j) { return x.at(i, j); }, r, c);
+                         },
+                         sizes});
+    if (groups != 1) return;
+    Matrix other(DType::float32, rows, size), sum(DType::float32, rows, size);
+    other.fill_random(random);
+    const auto added = [&](int64_t i, int64_t j) { return x.at(i, j) + other.at(i, j); };
+    check_case(setting, {"add_rms_norm", {&x, &other, &weight, &sum, &out}, {true, true, false, true, true}, {size},
+                         {eps}, {3, 4}, 1e-6, 1e-6,
+                         [&](int output, int64_t r, int64_t c) {
+                             return output == 3 ? added(r, c) : normalised(added, r, c);
+                         },
+                         sizes});
+}
+
+static double silu(double x) { return x / (1.0 + std::exp(-x)); }
+
+static void test_pointwise(const Setting& setting, int64_t rows, int64_t width) {
+    Random random(rows + 1009 * width);
+    Matrix a(DType::float32, rows, width), b(DType::float32, rows, width), out(DType::float32, rows, width);
+    a.fill_random(random, 20.0);
+    b.fill_random(random);
+    const std::string sizes = std::to_string(rows) + "x" + std::to_string(width);
+    const std::vector<bool> by_row = {true, true, true};
+    check_case(setting, {"add", {&a, &b, &out}, by_row, {width}, {}, {2}, 0.0, 6e-8,
+                         [&](int, int64_t r, int64_t c) { return a.at(r, c) + b.at(r, c); }, sizes});
+    check_case(setting, {"silu_mul", {&a, &b, &out}, by_row, {width}, {}, {2}, 0.0, 4e-7,
+                         [&](int, int64_t r, int64_t c) { return silu(a.at(r, c)) * b.at(r, c); }, sizes});
+
+    Matrix half(DType::bfloat16, rows, width), wide(DType::float32, rows, width);
+    check_case(setting, {"cast", {&a, &half}, {true, true}, {width}, {}, {1}, 0.0, 0.0,
+                         [&](int, int64_t r, int64_t c) {
+                             return from_bfloat16(to_bfloat16(static_cast<float>(a.at(r, c))));
+                         },
+                         sizes + " to bfloat16"});
+    check_case(setting, {"cast", {&half, &wide}, {true, true}, {width}, {}, {1}, 0.0, 0.0,
+                         [&](int, int64_t r, int64_t c) { return half.at(r, c); }, sizes + " to float32"});
+
+    // `chosen` is a vector, and yet by row: a row alone takes it from its own element on. A gap would break it.
+    Matrix chosen(DType::int32, rows, 1, 0);
+    for (int64_t r = 0; r < rows; ++r) chosen.set(r, 0, static_cast<double>(random.below(rows)));
+    const auto chosen_row = [&](int64_t r) { return static_cast<int64_t>(chosen.at(r, 0)); };
+    check_case(setting, {"take_rows", {&a, &chosen, &out}, {false, true, true}, {width}, {}, {2}, 0.0, 0.0,
+                         [&](int, int64_t r, int64_t c) { return a.at(chosen_row(r), c); }, sizes});
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        Matrix table(dtype, rows, width);
+        table.fill_random(random);
+        Matrix panels = panels_of(table, dtype);
+        const auto reference = [&](int, int64_t r, int64_t c) { return table.at(chosen_row(r), c); };
+        check_case(setting, {"embed", {&chosen, &table, &out}, {true, false, true}, {width, 0}, {}, {2}, 0.0, 0.0,
+                             reference, sizes + " from rows"});
+        check_case(setting, {"embed", {&chosen, &panels, &out}, {true, false, true}, {width, 1}, {}, {2}, 0.0, 0.0,
+                             reference, sizes + " from panels"});
+    }
+}
+
+// The exponential, seen through silu(x) · 1: every magnitude, the ends of its range, and what is no number.
+static void test_exp(const Setting& setting) {
+    const double infinity = HUGE_VAL;
+    std::vector<double> values = {0.0, -0.0, 1e-30, 86.0, -86.0, 120.0, -120.0, 3e38, infinity, std::nan("")};
+    Random random(5);
+    while (values.size() < 4099) values.push_back(87.0 * random.uniform() * random.uniform());
+    const int64_t width = static_cast<int64_t>(values.size());
+    Matrix gate(DType::float32, 1, width), up(DType::float32, 1, width), out(DType::float32, 1, width);
+    for (int64_t i = 0; i < width; ++i) gate.set(0, i, values[i]);
+    up.fill(1.0);
+    check_case(setting, {"silu_mul", {&gate, &up, &out}, {true, true, true}, {width}, {}, {2}, 1e-37, 3e-7,
+                         [&](int, int64_t r, int64_t c) { return silu(gate.at(r, c)); }, "over the range of exp"});
+}
+
+static void test_rope(const Setting& setting, int64_t rows, int64_t heads, int64_t head_dim, int64_t rotary) {
+    Random random(rows + head_dim * 17 + rotary);
+    const int64_t half = rotary / 2;
+    const double scale = 1.25;
+    Matrix positions(DType::int32, rows, 1, 0), inv_freq(DType::float32, 1, half), angles(DType::float32, rows, rotary);
+    for (int64_t r = 0; r < rows; ++r) positions.set(r, 0, static_cast<double>(random.below(100000)));
+    for (int64_t i = 0; i < half; ++i) inv_freq.set(0, i, std::pow(10000.0, -static_cast<double>(i) / half));
+    const std::string sizes = std::to_string(rows) + "x" + std::to_string(heads) + "x" + std::to_string(head_dim) +
+                              " rotary " + std::to_string(rotary);
+    check_case(setting, {"rope_angles", {&positions, &inv_freq, &angles}, {true, false, true}, {half}, {scale}, {2},
+                         1e-7, 1e-7,
+                         [&](int, int64_t r, int64_t c) {
+                             const float angle = static_cast<float>(positions.at(r, 0)) *
+                                                 static_cast<float>(inv_freq.at(0, c % half));
+                             return scale * (c < half ? std::cos(double{angle}) : std::sin(double{angle}));
+                         },
+                         sizes});
+    Matrix x(DType::float32, rows, heads * head_dim), out(DType::float32, rows, heads * head_dim);
+    x.fill_random(random);
+    check_case(setting, {"rope", {&x, &angles, &out}, {true, true, true}, {heads, head_dim, rotary}, {}, {2}, 3e-7,
+                         0.0,
+                         [&](int, int64_t r, int64_t c) {
+                             const int64_t i = c % head_dim;
+                             if (i >= rotary) return x.at(r, c);
+                             const double cosine = angles.at(r, i % half), sine = angles.at(r, half + i % half);
+                             return i < half ? x.at(r, c) * cosine - x.at(r, c + half) * sine
+                                             : x.at(r, c) * cosine + x.at(r, c - half) * sine;
+                         },
+                         sizes});
+}
+
+void test_rows(const Setting& setting) {
+    const auto sizes = [&](std::vector<int64_t> small, std::vector<int64_t> more) {
+        if (!setting.is_small) small.insert(small.end(), more.begin(), more.end());
+        return small;
+    };
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        for (const int64_t rows : sizes({1, 5, 13}, {2, 6, 12, 97})) {
+            for (const int64_t inputs : sizes({1, 257}, {7, 256, 531})) {
+                for (const int64_t outputs : sizes({1, 33}, {32, 129})) {
+                    test_linear(setting, rows, inputs, outputs, dtype, (rows + outputs) % 2 == 0);
+                }
+            }
+        }
+    }
+    for (const int64_t rows : sizes({1, 9}, {17})) {
+        for (const int64_t width : sizes({1, 17, 64}, {15, 16, 576})) {
+            test_norms(setting, rows, 1, width);
+            test_norms(setting, rows, 3, width);
+            test_pointwise(setting, rows, width);
+        }
+        test_rope(setting, rows, 1, 2, 2);
+        test_rope(setting, rows, 3, 64, 64);
+        test_rope(setting, rows, 2, 50, 38);
+    }
+    test_exp(setting);
+}
+
+}  // namespace tv::test
