@@ -68,10 +68,9 @@ def test_embedding_from_panels_gives_the_rows_of_the_table(dtype: DType) -> None
     table = cast(rng.standard_normal((70, 33), np.float32), "float32", dtype)
     tokens = np.array([0, 69, 31, 32, 17], np.int32)
     out = np.empty((5, 33), np.float32)
+    panels = pack_panels(table)  # held here: a program borrows addresses
     program = _native.Program()
-    program.add(
-        "embed", "tokens", [operand(tokens, "int32"), operand(pack_panels(table), dtype), operand(out)], [33, 1], []
-    )
+    program.add("embed", "tokens", [operand(tokens, "int32"), operand(panels, dtype), operand(out)], [33, 1], [])
 
     program.run(_native.Team([None]), 5, 1, 0)
 

@@ -39,6 +39,7 @@ def verify(target: str | None) -> None:
     from trivet._native import Team, targets
     from trivet.base.errors import TrivetError
     from trivet.operators import OPERATORS
+    from trivet.operators.native_sample import on_cpu
     from trivet.operators.verify import memory_bound_first
     from trivet.operators.verify import verify as verify_operator
 
@@ -49,7 +50,7 @@ def verify(target: str | None) -> None:
     click.echo(f"{'operator':<14} {'target':<8} {'samples':>7}  worst error, as a share of what is tolerated")
     for name in memory_bound_first(OPERATORS):
         for each in (target,) if target else targets():
-            verdict = verify_operator(OPERATORS[name], team, each)
+            verdict = verify_operator(OPERATORS[name], on_cpu(team, each))
             all_passed &= verdict.passed
             outcome = f"{verdict.worst:6.1%}" if verdict.passed else f"FAILED: {verdict.failure}"
             click.echo(f"{name:<14} {each:<8} {verdict.num_samples:>7}  {outcome}")

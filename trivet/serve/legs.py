@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trivet._native import Team, targets
 from trivet.base.errors import TrivetError
 from trivet.base.findings import Finding, Leg, Outcome, verdict
 from trivet.base.settings import Settings
@@ -22,6 +21,8 @@ from trivet.driver.need import need_of
 from trivet.driver.readers.host import read_facts
 from trivet.framework.engine import probe
 from trivet.framework.graph import laws
+from trivet.framework.graph.binding import BINDINGS
+from trivet.framework.graph.passes import DeviceName
 from trivet.framework.model.config import ModelConfig
 from trivet.framework.model.loader import LoadedModel, load, model_config, model_graph
 from trivet.operators.contract import OPERATORS, operator_named
@@ -106,12 +107,13 @@ def _driver(report: LegReport, model: str, settings: Settings) -> None:
 
 def _operators(report: LegReport, config: ModelConfig, settings: Settings, options: dict[str, Any]) -> None:
     """Every operator of the model's graph against its reference, on the target that will run it."""
-    graph = model_graph(config, options.get("dtype") or "bfloat16")
-    target = settings.cpu_target or targets()[0]
-    team = Team([None, None])
+    device: DeviceName = options.get("device") or "cpu"
+    graph = model_graph(config, options.get("dtype") or "bfloat16", device=device)
+    binding = BINDINGS[device]
+    run, target = binding.run_samples(settings.cpu_target), binding.describe(settings.cpu_target)
     used = {node.operator for node in graph.nodes}
     for name in memory_bound_first(used):
-        result = verify(operator_named(name), team, target)
+        result = verify(operator_named(name), run)
         detail = f"{result.num_samples} samples on {target}, worst error {result.worst:.0%} of what is tolerated"
         report.add(name, "passed" if result.passed else "failed", result.failure or detail)
     views = sorted(name for name in used if OPERATORS[name].is_view)

@@ -19,8 +19,7 @@ from trivet.framework.engine.engine import Delta, Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.graph.cost import node_bytes, streamed_bytes
-from trivet.framework.graph.cpu_plan import CpuPlan
-from trivet.framework.graph.plan import Batch
+from trivet.framework.graph.plan import Batch, BoundPlan
 from trivet.framework.model.loader import LoadedModel
 
 QUESTION = "What is the capital of France?"
@@ -66,7 +65,7 @@ def probe_prompt(model: LoadedModel) -> tuple[int, ...]:
     return tuple(model.tokenizer.encode(QUESTION, add_special=True))
 
 
-def answer_alone(plan: CpuPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]:
+def answer_alone(plan: BoundPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]:
     engine = Engine(plan, None)
     engine.add(_request("alone", prompt))
     deltas: list[Delta] = []
@@ -86,7 +85,7 @@ def answer_alone(plan: CpuPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]:
     )
 
 
-def answer_in_a_crowd(plan: CpuPlan, prompt: Sequence[int]) -> Answer:
+def answer_in_a_crowd(plan: BoundPlan, prompt: Sequence[int]) -> Answer:
     """The same prompt among others that come before and after it, in steps of a few tokens."""
     engine = Engine(plan, None, max_step_tokens=min(_ODD_STEP, plan.limits.max_tokens))
     engine.add(_request("before", prompt[::-1]))
@@ -117,7 +116,7 @@ def record_answer(package: Path, answer: Answer) -> bool:
     return True
 
 
-def decode_profile(plan: CpuPlan) -> list[OperatorTime]:
+def decode_profile(plan: BoundPlan) -> list[OperatorTime]:
     """Where the time of a decode step of one sequence goes, the most first. The engine must be idle."""
     batch = _one_token(0)
     seconds = _fastest(plan, batch)
@@ -131,7 +130,7 @@ def decode_profile(plan: CpuPlan) -> list[OperatorTime]:
     return sorted(rows.values(), key=lambda row: -row.seconds)
 
 
-def _fastest(plan: CpuPlan, batch: Batch) -> Array:
+def _fastest(plan: BoundPlan, batch: Batch) -> Array:
     runs = [plan.profile(batch)[1] for _ in range(_NUM_PROFILED)]
     return min(runs, key=lambda seconds: float(seconds.sum()))
 

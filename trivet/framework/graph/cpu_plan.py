@@ -6,7 +6,7 @@ operators, and nothing is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from trivet.base.dtypes import Array, item_bytes, storage
 from trivet.base.errors import GraphError
 from trivet.base.units import align_up
 from trivet.framework.graph.ir import Graph, Node, continued
-from trivet.framework.graph.plan import Batch, Limits
+from trivet.framework.graph.plan import Batch, Limits, refusal
 from trivet.framework.memory.arena import Arena
 from trivet.framework.memory.planner import Lifetime, place
 from trivet.framework.memory.slots import SlotLayout
@@ -150,19 +150,13 @@ class CpuPlan:
         contract, call = operator_named(node.operator), self.graph.call(node)
         chosen = choose(call, "cpu")
         if not isinstance(chosen, Implementation):
-            raise GraphError(refusal(node, chosen), "see `trivet operators explain`")
+            raise GraphError(refusal(node, "cpu", chosen), "see `trivet operators explain`")
         lowered = chosen.lower(call, self._sizes)
         assert isinstance(lowered, KernelCall)
         names = [a.name for a in (*contract.inputs, *contract.outputs)]
         operands = zip(names, (*node.inputs, *node.outputs), strict=True)
         append(self._program, lowered, {argument: self._operands[n] for argument, n in operands if n is not None})
         self.nodes.append(node)
-
-
-def refusal(node: Node, refusals: Sequence[tuple[str, str]]) -> str:
-    """The sentence that says why no implementation takes `node`."""
-    reasons = "; ".join(f"{variant}: {reason}" for variant, reason in refusals) or "none is registered"
-    return f"{', '.join(node.outputs)}: no implementation of {node.operator} on the CPU takes it ({reasons})"
 
 
 class _Activations:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from trivet.base.dtypes import Array
+from trivet.framework.graph.ir import Graph, Node
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,12 @@ class Batch:
     rows: Array  # [rows]: the tokens whose logits are wanted, ascending
 
 
+def refusal(node: Node, device: str, refusals: Sequence[tuple[str, str]]) -> str:
+    """The sentence that says why no implementation on `device` takes `node`."""
+    reasons = "; ".join(f"{variant}: {reason}" for variant, reason in refusals) or "none is registered"
+    return f"{', '.join(node.outputs)}: no implementation of {node.operator} on {device} takes it ({reasons})"
+
+
 class Plan(Protocol):
     """What the engine drives."""
 
@@ -49,4 +57,31 @@ class Plan(Protocol):
 
     def run(self, batch: Batch) -> Array:
         """Logits of the wanted rows, float32 [rows, vocab_size]; overwritten by the next step."""
+        ...
+
+
+class BoundPlan(Plan, Protocol):
+    """A plan with what a host wants to know of it: its memory, and where its time goes."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...  # those that became a call of the device, in order
+
+    @property
+    def target(self) -> str: ...  # which kernels it runs, for people
+
+    @property
+    def pool_bytes(self) -> int: ...
+
+    @property
+    def activation_bytes(self) -> int: ...
+
+    def profile(self, batch: Batch) -> tuple[Array, Array]:
+        """As `run`; also the seconds of each of `nodes`, float64."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back; the plan cannot run after it."""
         ...

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trivet._native import Team
 from trivet.base.dtypes import DType
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.settings import Settings, read_settings
@@ -19,10 +18,10 @@ from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.device import Device
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.host import read_facts
-from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
-from trivet.framework.graph.plan import Limits
+from trivet.framework.graph.plan import BoundPlan, Limits
 from trivet.framework.memory.slots import SlotLayout, kv_token_bytes, lay_out
 from trivet.framework.model.cache import packaged
 from trivet.framework.model.chat_template import ChatTemplate
@@ -78,7 +77,7 @@ class LoadedModel:
     name: str
     config: ModelConfig
     package: Package
-    plan: CpuPlan
+    plan: BoundPlan
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     device: Device
@@ -89,6 +88,7 @@ class LoadedModel:
 def load(
     model: str | Path,
     *,
+    device: DeviceName = "cpu",
     dtype: DType | None = None,
     threads: int | None = None,
     max_context: int | None = None,
@@ -99,7 +99,7 @@ def load(
     progress: Progress | None = None,
     settings: Settings | None = None,
 ) -> LoadedModel:
-    """The model at `model` (a package, a Hugging Face folder or a GGUF file), bound to the CPU of this host.
+    """The model at `model` (a package, a Hugging Face folder or a GGUF file), bound to `device` on this host.
 
     `max_context` positions of one sequence (the model's own if None); `kv_memory` bytes of the KV pool (planned from
     the available memory if None); `max_sequences` and `max_step_tokens` bound one step. `progress` is told of
@@ -112,32 +112,28 @@ def load(
     settings = settings or read_settings()
     times = LoadTimes()
     with times.phase("facts"):
-        device = open_device("cpu", read_facts(), threads)
+        placed = open_device("cpu", read_facts(), threads)
     with times.phase("open"):
-        package = open_model(model, dtype=dtype, verify=verify, progress=progress, settings=settings)
+        package = open_model(model, device=device, dtype=dtype, verify=verify, progress=progress, settings=settings)
     with times.phase("tokenizer"):
         tokenizer = Tokenizer(package.tokenizer)
         template = ChatTemplate(package.tokenizer)
     with times.phase("bind"):
         context = _context(package.config, max_context)
         layout = lay_out(stream_bytes(package.graph))
-        num_slots = _num_slots(layout, context, max_sequences, kv_memory, device, package)
-        plan = CpuPlan(
-            package.graph,
-            package.weights,
-            limits=Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context),
-            slots=layout,
-            num_slots=num_slots,
-            team=Team(list(device.cpus)),
-            target=settings.cpu_target,
+        num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)
+        limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
+        plan = BINDINGS[device].bind(
+            Request(package.graph, package.weights, limits, layout, num_slots, placed.cpus, settings.cpu_target)
         )
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
-    return LoadedModel(package.source_name, package.config, package, plan, tokenizer, template, device, memory, times)
+    return LoadedModel(package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times)
 
 
 def open_model(
     model: str | Path,
     *,
+    device: DeviceName = "cpu",
     dtype: DType | None = None,
     level: int = MAX_LEVEL,
     verify: bool = True,
@@ -152,15 +148,21 @@ def open_model(
     wanted: DType = dtype or "bfloat16"
 
     def build(checkpoint: Checkpoint, destination: Path) -> Package:
-        graph = model_graph(parse_config(checkpoint.config), wanted, level)
+        graph = model_graph(parse_config(checkpoint.config), wanted, level, device)
         return convert(checkpoint, graph, destination, dtype=wanted, level=level, progress=progress)
 
     settings = settings or read_settings()
-    package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}", build, verify=verify)
+    package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}-{device}", build, verify=verify)
     if dtype not in (None, package.dtype):
         raise CheckpointError(
             f"{model} is a package in {package.dtype}, {dtype} was asked for",
             "convert its checkpoint again with --dtype",
+        )
+    made_for = "torch" if package.graph.values[package.graph.streams[0].name].layout == "blocks" else "cpu"
+    if made_for != device:
+        raise CheckpointError(
+            f"{model} is a package laid out for {made_for}, --device {device} was asked for",
+            f"convert its checkpoint again with --device {device}, or run it with --device {made_for}",
         )
     return package
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
-from trivet.framework.graph.cpu_plan import CpuPlan
-from trivet.framework.graph.plan import Batch
+from trivet.framework.graph.plan import Batch, BoundPlan
 from trivet.serve.bench.figure import Measurement
 from trivet.serve.bench.steps import (
     decode_steps,
@@ -27,7 +26,7 @@ NEW_TOKENS = 32  # of each sequence, in one repeat
 
 
 def measure_decode(
-    plan: CpuPlan,
+    plan: BoundPlan,
     *,
     batches: Sequence[int] = BATCHES,
     prompt_tokens: int = PROMPT_TOKENS,
@@ -65,7 +64,7 @@ def measure_decode(
             yield Measurement("decode", name, "tokens/s", samples, needs, {**settings, "through": "engine"})
 
 
-def _after_prompts(plan: CpuPlan, batch: int, prompt_tokens: int, new_tokens: int, step_tokens: int) -> list[Batch]:
+def _after_prompts(plan: BoundPlan, batch: int, prompt_tokens: int, new_tokens: int, step_tokens: int) -> list[Batch]:
     """Decode steps, once their prompts are in the cache and memory is warm. Running them again changes nothing."""
     slots = own_slots(plan, batch, prompt_tokens + new_tokens)
     for own in slots:
@@ -76,7 +75,7 @@ def _after_prompts(plan: CpuPlan, batch: int, prompt_tokens: int, new_tokens: in
 
 
 def _through_engine(
-    plan: CpuPlan, batch: int, prompt_tokens: int, new_tokens: int, step_tokens: int
+    plan: BoundPlan, batch: int, prompt_tokens: int, new_tokens: int, step_tokens: int
 ) -> tuple[float, list[Batch]]:
     """Seconds in which every sequence was given `new_tokens` by the engine, and such steps for the plan alone."""
     engine = Engine(plan, None, max_step_tokens=step_tokens)

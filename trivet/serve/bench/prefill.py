@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.plan import BoundPlan
 from trivet.serve.bench.figure import Measurement
 from trivet.serve.bench.steps import needs_per_token, own_slots, prefill_steps, refusal, seconds_of
 
@@ -12,7 +12,7 @@ PROMPTS = (512, 2048)  # tokens
 
 
 def measure_prefill(
-    plan: CpuPlan, *, prompts: Sequence[int] = PROMPTS, step_tokens: int, repeats: int, tell: Callable[[str], None]
+    plan: BoundPlan, *, prompts: Sequence[int] = PROMPTS, step_tokens: int, repeats: int, tell: Callable[[str], None]
 ) -> Iterator[Measurement]:
     """Each prompt from nothing, in steps of at most `step_tokens`. `tell` hears what is measured and what is not."""
     for prompt_tokens in prompts:

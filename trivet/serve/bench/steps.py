@@ -9,8 +9,7 @@ import numpy as np
 
 from trivet.base.dtypes import Array
 from trivet.framework.graph.cost import flops, streamed_bytes
-from trivet.framework.graph.cpu_plan import CpuPlan
-from trivet.framework.graph.plan import Batch, Plan
+from trivet.framework.graph.plan import Batch, BoundPlan, Plan
 from trivet.serve.bench.figure import Limit
 
 
@@ -67,7 +66,7 @@ def seconds_of(plan: Plan, steps: Sequence[Batch]) -> float:
     return time.perf_counter() - start
 
 
-def needs_per_token(plan: CpuPlan, steps: Sequence[Batch]) -> dict[Limit, float]:
+def needs_per_token(plan: BoundPlan, steps: Sequence[Batch]) -> dict[Limit, float]:
     """Bytes from memory and operations, of all steps together, for each of their tokens."""
     num_tokens = sum(len(step.tokens) for step in steps)
     return {

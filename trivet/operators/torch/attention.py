@@ -1,0 +1,78 @@
+"""Keys and values into blocks, attention out of them, in PyTorch: sequence by sequence, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import torch
+
+from trivet.operators.contract import Call
+from trivet.operators.lengths import StepLengths
+from trivet.operators.torch.call import Run, given, implement_in_torch
+from trivet.operators.torch.rope import rotate
+
+
+def store(
+    k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor,
+    lengths: StepLengths,
+) -> None:  # fmt: skip
+    """Write keys and values [tokens, kv_heads · head_dim] at their positions into cache [2, slots, slot_tokens, …]."""
+    slot_tokens, heads, head_dim = cache.shape[2:]
+    for index, (start, end) in enumerate(_spans(lengths)):
+        at = positions[start:end]
+        slot = slots[index].index_select(0, at // slot_tokens).long()
+        offset = (at % slot_tokens).long()
+        for half, rows in ((0, k), (1, v)):
+            cache[half, slot, offset] = rows[start:end].unflatten(-1, (heads, head_dim)).to(cache.dtype)
+
+
+def _kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
+    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+        k, v, cache, positions, slots = given(inputs, 0, 1, 2, 3, 5)
+        store(k, v, cache, positions, slots, lengths)
+        return [cache]
+
+    return run
+
+
+def _rope_kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
+    head_dim = call.integer("head_dim")
+
+    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+        q, k, v, angles, cache, positions, slots = given(inputs, 0, 1, 2, 3, 4, 5, 7)
+        store(rotate(k, angles, head_dim), v, cache, positions, slots, lengths)
+        return [rotate(q, angles, head_dim), cache]
+
+    return run
+
+
+def _attention(call: Call, sizes: Mapping[str, int]) -> Run:
+    scale = call.number("scale")
+
+    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+        q, cache, positions, slots = given(inputs, 0, 1, 2, 4)
+        slot_tokens, kv_heads, head_dim = cache.shape[2:]
+        out = torch.empty_like(q)
+        for index, (start, end) in enumerate(_spans(lengths)):
+            length = lengths.kv_lengths[index]
+            held = slots[index, : -(-length // slot_tokens)].long()
+            keys, values = (cache[half, held].flatten(0, 1)[:length].float() for half in (0, 1))
+            queries = q[start:end].float().view(end - start, kv_heads, -1, head_dim)
+            scores = torch.einsum("thgd,chd->hgtc", queries, keys) * scale
+            later = torch.arange(length, device=q.device)[None] > positions[start:end, None]
+            weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
+            out[start:end] = torch.einsum("hgtc,chd->thgd", weights, values).reshape(end - start, -1).to(q.dtype)
+        return [out]
+
+    return run
+
+
+def _spans(lengths: StepLengths) -> Iterator[tuple[int, int]]:
+    """First and end token of each sequence of the step."""
+    return pairwise((0, *lengths.query_ends))
+
+
+implement_in_torch("kv_store", _kv_store)
+implement_in_torch("rope_kv_store", _rope_kv_store)
+implement_in_torch("attention", _attention)

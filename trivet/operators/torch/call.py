@@ -1,0 +1,46 @@
+"""How an operator is called in PyTorch, and how an implementation joins the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from trivet.base.dtypes import DType
+from trivet.operators.contract import Call, Implementation, Layout, implement
+from trivet.operators.lengths import StepLengths
+
+# Inputs and outputs in the order of the contract. A cache is updated in place and given back as the output.
+Run = Callable[[Sequence[torch.Tensor | None], StepLengths], list[torch.Tensor]]
+Lower = Callable[[Call, Mapping[str, int]], Run]
+
+DTYPES: dict[DType, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "int32": torch.int32,
+}
+
+_LAYOUTS: tuple[Layout, ...] = ("rows", "blocks")
+
+
+def refuse_layouts(call: Call) -> str | None:
+    """Why tensors of this call cannot be PyTorch's: they lie as the CPU's kernels want them."""
+    for spec in (*call.inputs, *call.outputs):
+        if spec is not None and spec.layout not in _LAYOUTS:
+            return f"a tensor lies in {spec.layout}, wanted rows or blocks (pass lay_out for this device)"
+    return None
+
+
+def implement_in_torch(operator: str, lower: Lower) -> Implementation:
+    """Register `lower` as the operator's implementation on the device `torch`."""
+    return implement(Implementation(operator, "torch", "torch", refuse_layouts, lower))
+
+
+def given(inputs: Sequence[torch.Tensor | None], *indices: int) -> tuple[torch.Tensor, ...]:
+    """Inputs that the contract requires."""
+    chosen = []
+    for index in indices:
+        tensor = inputs[index]
+        assert tensor is not None, f"input {index} is missing"
+        chosen.append(tensor)
+    return tuple(chosen)

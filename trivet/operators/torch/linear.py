@@ -1,0 +1,29 @@
+"""The matrix product in PyTorch: accumulated by the device's library, the result in the call's format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.nn.functional import linear
+
+from trivet.operators.contract import Call
+from trivet.operators.lengths import StepLengths
+from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch
+
+
+def _linear(call: Call, sizes: Mapping[str, int]) -> Run:
+    assert call.outputs[0].dtype is not None
+    dtype = DTYPES[call.outputs[0].dtype]
+
+    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+        x, weight = given(inputs, 0, 1)
+        common = torch.promote_types(x.dtype, weight.dtype)  # float32 rows stay float32 beside bfloat16 weights
+        y = linear(x.to(common), weight.to(common)).to(dtype)
+        bias = inputs[2]
+        return [y if bias is None else (y.float() + bias).to(dtype)]
+
+    return run
+
+
+implement_in_torch("linear", _linear)
