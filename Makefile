@@ -33,12 +33,12 @@ docs: $(VENV)/tested  ## Write the generated pages of docs/reference again
 
 test-kernels:  ## The kernels' own tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake -S native -B build/sanitize -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DTRIVET_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
-	cmake --build build/sanitize
+	cmake --build build/sanitize --parallel
 	build/sanitize/kernel_tests
 
 test-aarch64:  ## The kernels' own tests for Arm, under qemu-user (needs g++-aarch64-linux-gnu and qemu-user)
 	cmake -S native -B build/aarch64 -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DCMAKE_BUILD_TYPE=Release
-	cmake --build build/aarch64
+	cmake --build build/aarch64 --parallel
 	qemu-aarch64 build/aarch64/kernel_tests --small
 
 clean:  ## Remove the environment and everything built
@@ -52,6 +52,6 @@ $(VENV)/installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-$(VENV)/tested: $(VENV)/installed
+$(VENV)/tested: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	touch $@
+	touch $@ $(VENV)/installed

@@ -10,8 +10,9 @@ from trivet._native import Team, targets
 from trivet.base.dtypes import cast
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
 from trivet.operators.kv_layout import pack_kv, unpack_kv
+from trivet.operators.native_sample import on_cpu, run_sample
 from trivet.operators.panels import pack_panels, unpack_panels
-from trivet.operators.verify import memory_bound_first, reference_outputs, run_sample, verify
+from trivet.operators.verify import memory_bound_first, reference_outputs, verify
 
 ON_CPU = sorted(name for name, operator in OPERATORS.items() if not operator.is_view)
 
@@ -26,7 +27,7 @@ def team() -> Team:
 def test_an_implementation_agrees_with_its_reference_and_stays_inside_its_buffers(
     name: str, target: str, team: Team
 ) -> None:
-    verdict = verify(OPERATORS[name], team, target)
+    verdict = verify(OPERATORS[name], on_cpu(team, target))
 
     assert verdict.failure is None
     assert verdict.num_samples > 0
@@ -71,7 +72,7 @@ def test_a_wrong_kernel_is_found(team: Team, monkeypatch: pytest.MonkeyPatch) ->
     )  # fmt: skip
     monkeypatch.setitem(IMPLEMENTATIONS, ("rms_norm", "cpu"), [wrong])
 
-    assert not verify(OPERATORS["rms_norm"], team).passed
+    assert not verify(OPERATORS["rms_norm"], on_cpu(team)).passed
 
 
 @given(outputs=st.integers(1, 100), inputs=st.integers(1, 40), is_half=st.booleans(), seed=st.integers(0, 2**32 - 1))
