@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+ASCEND := .venv-ascend
 NATIVE := $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench test-kernels test-aarch64 docs clean
+.PHONY: help demo test check soak bench test-kernels test-aarch64 test-ascend docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z][a-z0-9-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,8 +42,11 @@ test-aarch64:  ## The kernels' own tests for Arm, under qemu-user (needs g++-aar
 	cmake --build build/aarch64 --parallel
 	qemu-aarch64 build/aarch64/kernel_tests --small
 
+test-ascend: $(ASCEND)/installed  ## What proves the Ascend code without an Ascend, in an environment of its own (.venv-ascend)
+	$(ASCEND)/bin/pytest tests/ascend
+
 clean:  ## Remove the environment and everything built
-	rm -rf $(VENV) build
+	rm -rf $(VENV) $(ASCEND) build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(f"Trivet needs Python 3.11 or newer, {sys.executable} is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -55,3 +59,8 @@ $(VENV)/installed: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 $(VENV)/tested: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/installed
+
+$(ASCEND)/installed: pyproject.toml ascend/requirements.txt $(NATIVE)
+	test -x $(ASCEND)/bin/python || $(PYTHON) -m venv $(ASCEND)
+	$(ASCEND)/bin/python -m pip install --quiet --requirement ascend/requirements.txt --editable '.[test]'
+	touch $@

@@ -126,7 +126,16 @@ def test_operators_verify_passes_on_every_target_of_this_machine(cache: Path) ->
     assert "FAILED" not in done.stdout
 
 
+def test_operators_profile_has_a_row_for_every_operator_of_a_step(cache: Path) -> None:
+    lines = trivet(["operators", "profile", LLAMA, "--tokens", "5"], cache).stdout.splitlines()
+
+    assert lines[0].split()[:2] == ["operator", "nodes"]
+    assert {line.split()[0] for line in lines[1:]} >= {"linear", "attention", "rope_kv_store", "add_rms_norm"}
+
+
 BAD = {
+    "a step beyond the limits": (["operators", "profile", LLAMA, "--tokens", "9999"], "exceeds a step of"),
+    "a device without its library": (["generate", LLAMA, "hi", "--device", "torch"], "PyTorch is not installed"),
     "nothing is there": (["generate", "/nonexistent", "hi"], "does not exist"),
     "a hub's name": (["generate", "org/model", "hi"], "not fetched from a hub"),
     "no such command": (["serv", LLAMA], "is not a command"),

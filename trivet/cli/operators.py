@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from trivet.cli.options import model_options
+
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
+    from trivet.framework.graph.passes import DeviceName
 
 
 _EXIT_OPERATORS = 3
@@ -16,7 +19,7 @@ _EXIT_OPERATORS = 3
 
 @click.group()
 def operators() -> None:
-    """List, verify or explain operators."""
+    """List, verify, explain or profile operators."""
 
 
 @operators.command(name="list")
@@ -32,53 +35,100 @@ def list_operators() -> None:
         click.echo(f"{name:<14} {implemented:<20} {operator.summary}")
 
 
+_DEVICE = click.option("--device", type=click.Choice(["cpu", "torch"]), default="cpu", show_default=True,
+                       help="Whose implementations")  # fmt: skip
+
+
 @operators.command()
-@click.option("--target", help="Kernel target to verify  [default: all that this CPU supports]")
-def verify(target: str | None) -> None:
+@_DEVICE
+@click.option("--target", help="Kernel target of the CPU  [default: all that this one supports]")
+def verify(device: DeviceName, target: str | None) -> None:
     """Compare every implementation with its operator's reference; memory-bound operators first."""
-    from trivet._native import Team, targets
+    from trivet._native import targets
     from trivet.base.errors import TrivetError
+    from trivet.framework.graph.binding import BINDINGS
     from trivet.operators import OPERATORS
-    from trivet.operators.native_sample import on_cpu
     from trivet.operators.verify import memory_bound_first
     from trivet.operators.verify import verify as verify_operator
 
     if target is not None and target not in targets():
         raise TrivetError(f"--target {target}: this CPU does not run it", f"it runs {', '.join(targets())}")
-    team = Team([None, None])
+    # On the CPU every kernel target, in float32; elsewhere both formats that activations may have.
+    rows: list[tuple[str, str | None, DType]] = [(device, None, "float32"), (device, None, "bfloat16")]
+    if device == "cpu":
+        rows = [(each, each, "float32") for each in ((target,) if target else targets())]
     all_passed = True
-    click.echo(f"{'operator':<14} {'target':<8} {'samples':>7}  worst error, as a share of what is tolerated")
+    click.echo(f"{'operator':<14} {'on':<8} {'rows':<9} {'samples':>7}  worst error, as a share of what is tolerated")
     for name in memory_bound_first(OPERATORS):
-        for each in (target,) if target else targets():
-            verdict = verify_operator(OPERATORS[name], on_cpu(team, each))
+        for on, kernels, activations in rows:
+            verdict = verify_operator(OPERATORS[name], BINDINGS[device].run_samples(kernels), activations)
             all_passed &= verdict.passed
             outcome = f"{verdict.worst:6.1%}" if verdict.passed else f"FAILED: {verdict.failure}"
-            click.echo(f"{name:<14} {each:<8} {verdict.num_samples:>7}  {outcome}")
+            click.echo(f"{name:<14} {on:<8} {activations:<9} {verdict.num_samples:>7}  {outcome}")
     if not all_passed:
         raise click.exceptions.Exit(_EXIT_OPERATORS)
 
 
 @operators.command()
 @click.argument("model", type=click.Path(path_type=Path))
+@_DEVICE
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
               help="Precision to assign")  # fmt: skip
-def explain(model: Path, dtype: DType) -> None:
-    """Per node of MODEL's graph: the implementation it gets on the CPU, or who refused and why."""
+def explain(model: Path, device: DeviceName, dtype: DType) -> None:
+    """Per node of MODEL's graph: the implementation it gets on a device, or who refused and why."""
+    from trivet.framework.graph.binding import BINDINGS
     from trivet.framework.graph.ir import format_spec
     from trivet.framework.model.loader import model_config, model_graph
     from trivet.operators.contract import Implementation, choose, operator_named
 
-    graph = model_graph(model_config(model), dtype)
+    BINDINGS[device].run_samples(None)  # registers the device's implementations
+    graph = model_graph(model_config(model), dtype, device=device)
     refused = 0
     for node in graph.nodes:
-        if operator_named(node.operator).is_view:
+        chosen = choose(graph.call(node), device)
+        if isinstance(chosen, Implementation):
+            outcome = chosen.variant
+        elif operator_named(node.operator).is_view:
             outcome = "view"
         else:
-            chosen = choose(graph.call(node), "cpu")
-            is_taken = isinstance(chosen, Implementation)
-            outcome = chosen.variant if isinstance(chosen, Implementation) else f"REFUSED {chosen}"
-            refused += not is_taken
+            outcome = f"REFUSED {'; '.join(f'{variant}: {reason}' for variant, reason in chosen) or 'by nobody'}"
+            refused += 1
         weights = [format_spec(graph.values[name]) for name in node.names if name in graph.weights]
         click.echo(f"{node.outputs[0]:<28} {node.operator:<14} {outcome:<8} {' '.join(weights)}")
     if refused:
         raise click.exceptions.Exit(_EXIT_OPERATORS)
+
+
+@operators.command()
+@click.argument("model")
+@model_options
+@click.option("--tokens", type=click.IntRange(1), default=1, show_default=True,
+              help="Tokens of the step: 1 is a decode, more a prefill")  # fmt: skip
+@click.option("--past", type=click.IntRange(0), default=0, show_default=True, help="Positions already in the cache")
+def profile(model: str, tokens: int, past: int, **options: Any) -> None:
+    """Where the time and the bytes of one step of MODEL go.
+
+    `moved` beside `fewest` shows unnecessary copies as a ratio above 1, where the device's kernels can be watched.
+    """
+    from trivet.base.errors import TrivetError
+    from trivet.cli.options import load_model
+    from trivet.framework.graph.profile import one_sequence
+    from trivet.framework.graph.profile import profile as profile_step
+
+    loaded = load_model(model, **options)
+    limits = loaded.plan.limits
+    if tokens > limits.max_tokens or past + tokens > limits.max_context:
+        raise TrivetError(
+            f"--tokens {tokens} after {past} exceeds a step of {limits.max_tokens}, a context of {limits.max_context}",
+            "ask for fewer, or raise --max-step-tokens or --max-context",
+        )
+    rows = profile_step(loaded.plan, one_sequence(tokens, past, loaded.plan.slot_tokens))
+    total = sum(row.seconds for row in rows)
+    click.echo(f"{'operator':<14} {'nodes':>5} {'time':>10} {'share':>6} {'fewest MB':>10} {'moved MB':>9} "
+               f"{'ratio':>6} {'GB/s':>6}")  # fmt: skip
+    for row in rows:
+        moved = "-" if row.moved_bytes is None else f"{row.moved_bytes / 1e6:.3f}"
+        ratio = "-" if row.moved_bytes is None else f"{row.moved_bytes / max(1, row.fewest_bytes):.2f}"
+        speed = row.fewest_bytes / max(row.seconds, 1e-9) / 1e9
+        click.echo(f"{row.operator:<14} {row.num_nodes:>5} {row.seconds * 1e3:>7.3f} ms {row.seconds / total:>6.1%} "
+                   f"{row.fewest_bytes / 1e6:>10.3f} {moved:>9} {ratio:>6} {speed:>6.1f}")  # fmt: skip

@@ -10,7 +10,7 @@ import click
 from trivet.cli.options import model_options, server_options
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
-    from trivet.framework.engine.probe import OperatorTime
+    from trivet.framework.graph.profile import OperatorProfile
     from trivet.serve.legs import Climb, LegReport
 
 
@@ -79,7 +79,7 @@ def print_leg(report: LegReport) -> None:
                 click.echo(f"    → {command}")
 
 
-def print_profile(profile: list[OperatorTime]) -> None:
+def print_profile(profile: list[OperatorProfile]) -> None:
     """Where a decode step's time goes, the operators that take the most first."""
     total = sum(row.seconds for row in profile)
     click.echo("decode     where the time of a step goes, and how fast its bytes move")

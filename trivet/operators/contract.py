@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -89,11 +89,23 @@ class Sample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an implementation may be from the reference: |error| ≤ absolute + relative · |reference|."""
+    """How far an implementation may be from the reference: |error| ≤ absolute + relative · |reference|.
+
+    With bfloat16 rows `HALF` is added to both: each factor and the result are rounded, by 2⁻⁹ of themselves, and a sum
+    of rounded products of order one may cancel.
+    """
 
     absolute: float
     relative: float
     reason: str
+
+    HALF: ClassVar[float] = 2.0**-6
+
+    def allows(self, reference: Array, activations: DType) -> Array:
+        """The largest error allowed at each element of `reference`, for activations in that format."""
+        half = self.HALF if activations == "bfloat16" else 0.0
+        allowed: Array = self.absolute + half + (self.relative + half) * np.abs(reference)
+        return allowed
 
 
 Reference = Callable[[Call, Sequence[Array | None]], list[Array]]

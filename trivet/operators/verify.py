@@ -6,12 +6,12 @@ Memory-bound operators come first: on these devices it is moving bytes, not mult
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trivet.base.dtypes import Array, cast
-from trivet.operators.contract import OPERATORS, Operator, Sample, resolve
+from trivet.base.dtypes import Array, DType, cast
+from trivet.operators.contract import OPERATORS, Operator, Sample, TensorSpec, resolve
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,42 @@ def memory_bound_first(operators: Iterable[str]) -> list[str]:
 Run = Callable[[Operator, Sample], list[Array]]
 
 
-def verify(operator: Operator, run: Run, seed: int = 0) -> Verdict:
-    """Run every sample of the contract and compare with the reference."""
+def verify(operator: Operator, run: Run, activations: DType = "float32", seed: int = 0) -> Verdict:
+    """Run every sample of the contract and compare with the reference.
+
+    With `activations` in bfloat16, weights and caches are bfloat16 too, as a device keeps them.
+    """
     worst, num_samples = 0.0, 0
-    for sample in operator.samples(np.random.default_rng(seed)):
+    for sample in (in_format(operator, each, activations) for each in operator.samples(np.random.default_rng(seed))):
         num_samples += 1
-        error, failure = _check(operator, sample, run)
+        error, failure = _check(operator, sample, run, activations)
         worst = max(worst, error)
         if failure is not None:
             return Verdict(operator.name, num_samples, worst, f"{_describe(operator, sample)}: {failure}")
     return Verdict(operator.name, num_samples, worst, None)
 
 
-def _check(operator: Operator, sample: Sample, run: Run) -> tuple[float, str | None]:
+def in_format(operator: Operator, sample: Sample, activations: DType) -> Sample:
+    """The sample with everything in bfloat16 that the contract allows to be, if `activations` are; else as it is."""
+    if activations == "float32" or operator.name == "cast":
+        return sample
+    specs: list[TensorSpec | None] = []
+    arrays: list[Array | None] = []
+    for argument, spec, array in zip(operator.inputs, sample.call.inputs, sample.inputs, strict=True):
+        if spec is not None and spec.dtype is not None and array is not None and activations in argument.dtypes:
+            array = cast(array, spec.dtype, activations)
+            spec = replace(spec, dtype=activations)
+        specs.append(spec)
+        arrays.append(array)
+    outputs = tuple(
+        replace(spec, dtype=activations) if activations in argument.dtypes else spec
+        for argument, spec in zip(operator.outputs, sample.call.outputs, strict=False)
+    )
+    call = replace(sample.call, inputs=tuple(specs), outputs=outputs)
+    return replace(sample, call=call, inputs=tuple(arrays))
+
+
+def _check(operator: Operator, sample: Sample, run: Run, activations: DType) -> tuple[float, str | None]:
     wanted = reference_outputs(operator, sample)
     try:
         made = run(operator, sample)
@@ -68,7 +91,7 @@ def _check(operator: Operator, sample: Sample, run: Run) -> tuple[float, str | N
         values = cast(got, spec.dtype, "float32").astype(np.float64)
         rounded = cast(cast(want.astype(np.float32), "float32", spec.dtype), spec.dtype, "float32").astype(np.float64)
         error = np.abs(values - rounded)
-        allowed = operator.tolerance.absolute + operator.tolerance.relative * np.abs(rounded)
+        allowed = operator.tolerance.allows(rounded, activations)
         if not (error <= allowed).all():
             worst_at = int(np.argmax(np.where(np.isnan(error), np.inf, error - allowed)))
             return float("inf"), (

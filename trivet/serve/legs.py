@@ -22,9 +22,11 @@ from trivet.driver.readers.host import read_facts
 from trivet.framework.engine import probe
 from trivet.framework.graph import laws
 from trivet.framework.graph.binding import BINDINGS
-from trivet.framework.graph.passes import DeviceName
+from trivet.framework.graph.passes import DeviceName, optimise, target_for
+from trivet.framework.graph.profile import OperatorProfile, one_sequence, profile
 from trivet.framework.model.config import ModelConfig
-from trivet.framework.model.loader import LoadedModel, load, model_config, model_graph
+from trivet.framework.model.families import build_graph
+from trivet.framework.model.loader import LoadedModel, load, model_config
 from trivet.operators.contract import OPERATORS, operator_named
 from trivet.operators.verify import memory_bound_first, verify
 from trivet.serve.bench.limits import memory_speeds
@@ -57,7 +59,7 @@ class Climb:
 
     legs: list[LegReport] = field(default_factory=list)
     model: LoadedModel | None = None
-    decode_profile: list[probe.OperatorTime] = field(default_factory=list)
+    decode_profile: list[OperatorProfile] = field(default_factory=list)
 
     @property
     def failed_leg(self) -> Leg | None:
@@ -108,12 +110,13 @@ def _driver(report: LegReport, model: str, settings: Settings) -> None:
 def _operators(report: LegReport, config: ModelConfig, settings: Settings, options: dict[str, Any]) -> None:
     """Every operator of the model's graph against its reference, on the target that will run it."""
     device: DeviceName = options.get("device") or "cpu"
-    graph = model_graph(config, options.get("dtype") or "bfloat16", device=device)
+    made_for = target_for(device, options.get("dtype") or "bfloat16")
+    graph = optimise(build_graph(config), made_for)
     binding = BINDINGS[device]
     run, target = binding.run_samples(settings.cpu_target), binding.describe(settings.cpu_target)
     used = {node.operator for node in graph.nodes}
     for name in memory_bound_first(used):
-        result = verify(operator_named(name), run)
+        result = verify(operator_named(name), run, made_for.activations)
         detail = f"{result.num_samples} samples on {target}, worst error {result.worst:.0%} of what is tolerated"
         report.add(name, "passed" if result.passed else "failed", result.failure or detail)
     views = sorted(name for name in used if OPERATORS[name].is_view)
@@ -149,7 +152,7 @@ def _framework(report: LegReport, model: str, settings: Settings, options: dict[
     report.add("speed", "passed", f"TTFT {format_seconds(speed.ttft_s)} for {speed.num_prompt_tokens} tokens, decode "
                f"{speed.decode_tokens_per_s:.1f} tokens/s: {share:.0%} of the {bandwidth / 1e9:.1f} GB/s that "
                f"{len(loaded.device.cpus)} threads can read")  # fmt: skip
-    climbed.decode_profile = probe.decode_profile(plan)
+    climbed.decode_profile = profile(plan, one_sequence(1))
     climbed.model = loaded
 
 

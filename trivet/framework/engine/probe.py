@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from trivet.base.dtypes import Array
 from trivet.framework.engine.engine import Delta, Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
-from trivet.framework.graph.cost import node_bytes, streamed_bytes
-from trivet.framework.graph.plan import Batch, BoundPlan
+from trivet.framework.graph.cost import streamed_bytes
+from trivet.framework.graph.plan import BoundPlan
+from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import LoadedModel
 
 QUESTION = "What is the capital of France?"
@@ -27,7 +25,6 @@ RECORD = "answer.json"  # in the package's folder
 
 _NUM_TOKENS = 24
 _ODD_STEP = 7  # tokens of a step in the crowd, so that prompts are cut where no block ends
-_NUM_PROFILED = 5  # decode steps of which the fastest counts
 
 
 @dataclass(frozen=True)
@@ -45,16 +42,6 @@ class Speed:
     num_prompt_tokens: int
     decode_tokens_per_s: float  # batch of one
     decode_bytes: int  # that such a step streams from memory at least, half way through the answer
-
-
-@dataclass(frozen=True)
-class OperatorTime:
-    """What one operator takes of a decode step: all its nodes together."""
-
-    operator: str
-    num_nodes: int
-    seconds: float
-    fewest_bytes: int  # that its contracts allow for this step
 
 
 def probe_prompt(model: LoadedModel) -> tuple[int, ...]:
@@ -76,7 +63,7 @@ def answer_alone(plan: BoundPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]
         first_token_s = first_token_s or (time.perf_counter() - start if deltas else 0.0)
     decode_s = time.perf_counter() - start - first_token_s
     answer = _answer(prompt, deltas, "alone")
-    half_way = _one_token(len(prompt) + len(answer.tokens) // 2)
+    half_way = one_sequence(1, past=len(prompt) + len(answer.tokens) // 2)
     return answer, Speed(
         ttft_s=first_token_s,
         num_prompt_tokens=len(prompt),
@@ -114,31 +101,6 @@ def record_answer(package: Path, answer: Answer) -> bool:
     except OSError:
         return False
     return True
-
-
-def decode_profile(plan: BoundPlan) -> list[OperatorTime]:
-    """Where the time of a decode step of one sequence goes, the most first. The engine must be idle."""
-    batch = _one_token(0)
-    seconds = _fastest(plan, batch)
-    rows: dict[str, OperatorTime] = {}
-    for node, spent in zip(plan.nodes, seconds, strict=True):
-        before = rows.get(node.operator, OperatorTime(node.operator, 0, 0.0, 0))
-        fewest = node_bytes(plan.graph, node, batch)
-        rows[node.operator] = OperatorTime(
-            node.operator, before.num_nodes + 1, before.seconds + float(spent), before.fewest_bytes + fewest
-        )
-    return sorted(rows.values(), key=lambda row: -row.seconds)
-
-
-def _fastest(plan: BoundPlan, batch: Batch) -> Array:
-    runs = [plan.profile(batch)[1] for _ in range(_NUM_PROFILED)]
-    return min(runs, key=lambda seconds: float(seconds.sum()))
-
-
-def _one_token(position: int) -> Batch:
-    """One sequence's token at the position, its logits wanted; every position in slot 0."""
-    zero = np.zeros(1, np.int32)
-    return Batch(zero, np.array([position], np.int32), np.array([0, 1], np.int32), zero.reshape(1, 1), zero)
 
 
 def _request(name: str, prompt: Sequence[int]) -> Request:

@@ -97,6 +97,9 @@ class CpuPlan:
         seconds = np.zeros(len(self.nodes))
         return self._run(batch, seconds), seconds
 
+    def moved_bytes(self, batch: Batch) -> None:
+        """Native kernels are not watched: what they move is what they were written to."""
+
     def view(self, name: str) -> Array:
         """The memory of an activation or an input. After a step only outputs and `kept` still hold their values."""
         spec = self.graph.values[name]

@@ -82,6 +82,10 @@ class BoundPlan(Plan, Protocol):
         """As `run`; also the seconds of each of `nodes`, float64."""
         ...
 
+    def moved_bytes(self, batch: Batch) -> Sequence[int] | None:
+        """The bytes that each of `nodes` read and wrote in this step; None where nothing watches the kernels."""
+        ...
+
     def close(self) -> None:
         """Give the memory back; the plan cannot run after it."""
         ...

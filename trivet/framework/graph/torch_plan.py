@@ -20,6 +20,7 @@ from trivet.framework.graph.plan import Batch, Limits, refusal
 from trivet.operators.contract import Implementation, choose, operator_named, resolve
 from trivet.operators.torch.call import DTYPES, Run
 from trivet.operators.torch.sample import step_lengths, to_torch
+from trivet.operators.torch.traffic import Traffic, TrafficCounter
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,16 @@ class TorchPlan:
         own = [spent for spent, is_view in zip(seconds, views, strict=True) if not is_view]
         return values[self.graph.outputs[0]].float().cpu().numpy(), np.asarray(own)
 
+    def traffic(self, batch: Batch) -> list[Traffic]:
+        """What each of `nodes` makes PyTorch move in this step."""
+        counted: list[Traffic] = []
+        self.compute(batch, traffic=counted)
+        views = [operator_named(node.operator).is_view for node in self.graph.nodes]
+        return [each for each, is_view in zip(counted, views, strict=True) if not is_view]
+
+    def moved_bytes(self, batch: Batch) -> list[int]:
+        return [each.num_bytes for each in self.traffic(batch)]
+
     def close(self) -> None:
         """Give the memory back; the plan cannot run after it."""
         self._lasting.clear()
@@ -102,9 +113,16 @@ class TorchPlan:
 
     @torch.inference_mode()
     def compute(
-        self, batch: Batch, kept: tuple[str, ...] = (), seconds: list[float] | None = None
+        self,
+        batch: Batch,
+        kept: tuple[str, ...] = (),
+        seconds: list[float] | None = None,
+        traffic: list[Traffic] | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The outputs and the values `kept`, on the device, without waiting for it unless each call is timed."""
+        """The outputs and the values `kept`, on the device, without waiting for it unless each call is timed.
+
+        `seconds` and `traffic` get an element for every node of the graph.
+        """
         values = list(self._lasting)
         for name, array in self._send(batch).items():
             values[self._numbers[name]] = array
@@ -112,7 +130,13 @@ class TorchPlan:
         wanted = {self._numbers[name] for name in (*self.graph.outputs, *kept)}
         for call in self._calls:
             start = time.perf_counter()
-            outputs = call.run([None if i is None else values[i] for i in call.inputs], lengths)
+            inputs = [None if i is None else values[i] for i in call.inputs]
+            if traffic is None:
+                outputs = call.run(inputs, lengths)
+            else:
+                with TrafficCounter() as counted:
+                    outputs = call.run(inputs, lengths)
+                traffic.append(counted)
             if seconds is not None:
                 synchronize(self._device)
                 seconds.append(time.perf_counter() - start)

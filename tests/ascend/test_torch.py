@@ -1,0 +1,109 @@
+"""PyTorch as the second opinion: each operator against its contract, each family against its recorded logits."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: make test-ascend installs it")
+
+import trivet.operators.torch  # noqa: F401  registers the implementations
+from tests.system.tiny import FAMILIES, FIXTURES, LIMITS, recorded, step
+from trivet.base.dtypes import DType
+from trivet.framework.engine.engine import Engine
+from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.sequence import new_request
+from trivet.framework.graph.plan import Batch
+from trivet.framework.graph.recipe import evaluate
+from trivet.framework.graph.torch_plan import TorchPlan
+from trivet.framework.model.checkpoints.readers import open_checkpoint
+from trivet.framework.model.config import parse_config
+from trivet.framework.model.loader import model_graph
+from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Call
+from trivet.operators.torch.call import Run
+from trivet.operators.torch.sample import on_torch
+from trivet.operators.torch.traffic import Traffic
+from trivet.operators.verify import verify
+
+
+def plan(family: str, dtype: DType, level: int = 2) -> TorchPlan:
+    checkpoint = open_checkpoint(FIXTURES / family)
+    graph = model_graph(parse_config(checkpoint.config), dtype, level, "torch")
+    weights = {name: np.concatenate(list(evaluate(recipe, checkpoint.read_rows)))
+               for name, recipe in graph.weights.items()}  # fmt: skip
+    return TorchPlan(graph, weights, limits=LIMITS, num_slots=40, slot_tokens=16)
+
+
+@pytest.mark.parametrize("activations", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_an_implementation_agrees_with_its_reference(name: str, activations: DType) -> None:
+    assert verify(OPERATORS[name], on_torch(), activations).failure is None
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_logits_are_the_recorded_ones(family: str, level: int) -> None:
+    oracle = recorded(family)
+    logits = plan(family, "float32", level).run(step([oracle["prompt"]], [0]))
+
+    assert np.abs(logits - oracle["logits_fp32"]).max() < 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_at_most_half_as_wrong_again_as_the_reference_in_bfloat16(family: str) -> None:
+    oracle = recorded(family)
+    logits = plan(family, "bfloat16").run(step([oracle["prompt"]], [0]))
+    allowed = 1.5 * np.abs(oracle["logits_bf16"] - oracle["logits_fp32"]).mean()
+
+    assert np.abs(logits - oracle["logits_fp32"]).mean() <= allowed
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_engine_gets_the_recorded_tokens_from_it_in_a_batch(family: str) -> None:
+    oracle = recorded(family)
+    engine = Engine(plan(family, "float32"), None, max_step_tokens=20)
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    engine.add(new_request("other", oracle["prompt"][::-1].tolist(), params))
+    engine.add(new_request("oracle", oracle["prompt"].tolist(), params))
+    tokens: list[int] = []
+    while engine.has_work:
+        tokens += [token for delta in engine.step() if delta.request_id == "oracle" for token in delta.token_ids]
+
+    assert oracle["greedy_fp32"].tolist() == tokens
+
+
+def test_the_memory_a_plan_reports_is_what_its_caches_take() -> None:
+    # keys and values, 40 slots of 16 tokens, 2 heads of 16, 4 layers, 2 bytes
+    assert 2 * 40 * 16 * 2 * 16 * 4 * 2 == plan("llama", "bfloat16").pool_bytes
+
+
+def test_a_profile_has_the_time_of_every_call_that_moves_a_byte() -> None:
+    torch_plan = plan("qwen2", "bfloat16")
+    _, seconds = torch_plan.profile(step([[5, 6, 7]], [0]))
+
+    assert len(torch_plan.nodes) == len(seconds)
+    assert (seconds > 0).all()
+
+
+def test_a_planted_copy_shows_as_more_bytes_than_the_contract_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = IMPLEMENTATIONS["take_rows", "torch"][0]
+
+    def with_a_copy(call: Call, sizes: Mapping[str, int]) -> Run:
+        run = honest.lower(call, sizes)
+        return lambda inputs, lengths: [output.clone() for output in run(inputs, lengths)]
+
+    batch = step([[5, 6, 7]], [0])
+    before = traffic_of("take_rows", batch)
+    monkeypatch.setitem(IMPLEMENTATIONS, ("take_rows", "torch"), [replace(honest, lower=with_a_copy)])
+    after = traffic_of("take_rows", batch)
+
+    assert (0, 1) == (before.copies, after.copies)
+    # three rows of 64 bfloat16 are read once more and written once more
+    assert 2 * 3 * 64 * 2 == after.num_bytes - before.num_bytes
+
+
+def traffic_of(operator: str, batch: Batch) -> Traffic:
+    torch_plan = plan("llama", "bfloat16")
+    return next(each for node, each in zip(torch_plan.nodes, torch_plan.traffic(batch), strict=True)
+                if node.operator == operator)  # fmt: skip
