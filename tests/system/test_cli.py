@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,6 @@ def test_operators_profile_has_a_row_for_every_operator_of_a_step(cache: Path) -
 
 BAD = {
     "a step beyond the limits": (["operators", "profile", LLAMA, "--tokens", "9999"], "exceeds a step of"),
-    "a device without its library": (["generate", LLAMA, "hi", "--device", "torch"], "PyTorch is not installed"),
     "nothing is there": (["generate", "/nonexistent", "hi"], "does not exist"),
     "a hub's name": (["generate", "org/model", "hi"], "not fetched from a hub"),
     "no such command": (["serv", LLAMA], "is not a command"),
@@ -168,6 +168,14 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it_safely(cache: Path, tmp_
 
     assert done.returncode == 1
     assert "weights_only=True" in done.stderr
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_a_device_whose_library_is_absent_says_how_to_install_it(cache: Path) -> None:
+    done = trivet(["generate", LLAMA, "hi", "--device", "torch"], cache)
+
+    assert done.returncode == 1
+    assert "pip install 'trivet[torch]'" in done.stderr
 
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(cache: Path) -> None:
