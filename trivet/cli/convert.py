@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
+    from trivet.framework.graph.passes import DeviceName
 
 
 @click.command()
@@ -19,8 +20,10 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
               help="Format of weights and KV cache")  # fmt: skip
 @click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True,
               help="0 only what is needed to run, 1 merged weights, 2 fused operators")  # fmt: skip
+@click.option("--target", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
+              help="The device the weights are laid out for")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace another package at DESTINATION")
-def convert(source: Path, destination: Path, dtype: DType, level: int, force: bool) -> None:
+def convert(source: Path, destination: Path, dtype: DType, level: int, target: DeviceName, force: bool) -> None:
     """Turn the checkpoint SOURCE, a Hugging Face folder or a GGUF file, into a package at DESTINATION."""
     import time
 
@@ -33,7 +36,7 @@ def convert(source: Path, destination: Path, dtype: DType, level: int, force: bo
 
     start = time.perf_counter()
     checkpoint = open_checkpoint(source)
-    graph = model_graph(parse_config(checkpoint.config), dtype, level)
+    graph = model_graph(parse_config(checkpoint.config), dtype, level, target)
     package = conversion.convert(
         checkpoint, graph, destination, dtype=dtype, level=level, replace=force,
         progress=Progress("converting", sys.stderr),
@@ -42,4 +45,5 @@ def convert(source: Path, destination: Path, dtype: DType, level: int, force: bo
         f"{destination}: {len(package.weights)} weights, {format_bytes(package.weight_bytes)} in {dtype}, "
         f"{format_seconds(time.perf_counter() - start)}"
     )
-    click.echo(f"serve it with: trivet up {destination}")
+    device = "" if target == "cpu" else f" --device {target}"
+    click.echo(f"serve it with: trivet up {destination}{device}")

@@ -35,7 +35,7 @@ def list_operators() -> None:
         click.echo(f"{name:<14} {implemented:<20} {operator.summary}")
 
 
-_DEVICE = click.option("--device", type=click.Choice(["cpu", "torch"]), default="cpu", show_default=True,
+_DEVICE = click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
                        help="Whose implementations")  # fmt: skip
 
 

@@ -33,8 +33,8 @@ class Size(click.ParamType[int]):
 
 
 _MODEL_OPTIONS = (
-    click.option("--device", type=click.Choice(["cpu", "torch"]), default="cpu", show_default=True,
-                 help="What runs the model; torch is the second opinion, on PyTorch's CPU operators"),
+    click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
+                 help="What runs the model; torch is the second opinion, PyTorch on the CPU"),
     click.option("--dtype", type=click.Choice(["bfloat16", "float32"]),
                  help="Format of weights and KV cache; sums are float32 in both  [default: bfloat16]"),
     click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]"),

@@ -19,9 +19,10 @@ class Verdict:
     """What the samples of one operator said. `worst` is the largest error as a share of what is tolerated."""
 
     operator: str
-    num_samples: int
+    num_samples: int  # that were run
+    num_refused: int  # that the device's implementations do not take
     worst: float
-    failure: str | None  # the first sample that failed, and how
+    failure: str | None  # the first sample that failed, and how; or why none was taken
 
     @property
     def passed(self) -> bool:
@@ -40,7 +41,12 @@ def memory_bound_first(operators: Iterable[str]) -> list[str]:
     return sorted((name for name in operators if not OPERATORS[name].is_view), key=intensity)
 
 
-# A sample run on a device: outputs in logical shape and storage format. AssertionError says what went wrong.
+class Refused(Exception):
+    """A sample that no implementation of the device takes; the message says why."""
+
+
+# A sample run on a device: outputs in logical shape and storage format. Raises Refused, or AssertionError with what
+# went wrong.
 Run = Callable[[Operator, Sample], list[Array]]
 
 
@@ -49,14 +55,20 @@ def verify(operator: Operator, run: Run, activations: DType = "float32", seed: i
 
     With `activations` in bfloat16, weights and caches are bfloat16 too, as a device keeps them.
     """
-    worst, num_samples = 0.0, 0
+    worst, num_samples, refusals = 0.0, 0, list[str]()
     for sample in (in_format(operator, each, activations) for each in operator.samples(np.random.default_rng(seed))):
+        try:
+            error, failure = _check(operator, sample, run, activations)
+        except Refused as refused:
+            refusals.append(str(refused))
+            continue
         num_samples += 1
-        error, failure = _check(operator, sample, run, activations)
         worst = max(worst, error)
         if failure is not None:
-            return Verdict(operator.name, num_samples, worst, f"{_describe(operator, sample)}: {failure}")
-    return Verdict(operator.name, num_samples, worst, None)
+            described = f"{_describe(operator, sample)}: {failure}"
+            return Verdict(operator.name, num_samples, len(refusals), worst, described)
+    failure = f"every sample is refused: {refusals[0]}" if num_samples == 0 else None
+    return Verdict(operator.name, num_samples, len(refusals), worst, failure)
 
 
 def in_format(operator: Operator, sample: Sample, activations: DType) -> Sample:

@@ -5,6 +5,7 @@ PyTorch is imported inside the rows that need it: it is an extra, and the CPU's 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ class Binding:
     bind: Callable[[Request], BoundPlan]
     run_samples: Callable[[str | None], Run]  # takes the CPU's kernel target, or None for the best
     describe: Callable[[str | None], str]  # what runs, for people
+    slot_tokens: int | None = None  # where the device's operators fix it; None: as many as a slot's bytes hold
 
 
 def _bind_cpu(request: Request) -> BoundPlan:
@@ -72,13 +74,53 @@ def _torch_samples(cpu_target: str | None) -> Run:
     return on_torch()
 
 
+def _bind_npu(request: Request) -> BoundPlan:
+    _require_npu()
+    from trivet.framework.graph.torch_plan import TorchPlan
+
+    return TorchPlan(
+        request.graph,
+        request.weights,
+        limits=request.limits,
+        num_slots=request.num_slots,
+        slot_tokens=request.slots.slot_tokens,
+        device="npu:0",
+        registered="npu",
+    )
+
+
+def _npu_samples(cpu_target: str | None) -> Run:
+    _require_npu()
+    from trivet.operators.torch.sample import on_torch
+
+    return on_torch("npu:0", "npu")
+
+
 def _require_torch() -> None:
+    _require("torch", "trivet.operators.torch", "PyTorch", "torch")
+
+
+def _require_npu() -> None:
+    _require("torch_npu", "trivet.operators.npu", "torch_npu", "npu")
+    import torch
+
+    if not torch.npu.is_available():
+        raise ResourceError("device npu: torch_npu sees no NPU", "trivet doctor --device npu")
+
+
+def _require(library: str, implementations: str, name: str, device: DeviceName) -> None:
+    """Import the device's implementations, which registers them; say so when their library is not there."""
     try:
-        import trivet.operators.torch  # noqa: F401  registers the implementations
+        importlib.import_module(implementations)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in (library, "torch"):
             raise
-        raise ResourceError("device torch: PyTorch is not installed", "pip install 'trivet[torch]'") from None
+        missing = "PyTorch" if error.name == "torch" else name
+        raise ResourceError(f"device {device}: {missing} is not installed", f"pip install 'trivet[{device}]'") from None
+    except ImportError as error:
+        raise ResourceError(
+            f"device {device}: {name} cannot be loaded: {error}", "source CANN's set_env.sh, then: trivet doctor"
+        ) from None
 
 
 BINDINGS: dict[DeviceName, Binding] = {
@@ -88,4 +130,6 @@ BINDINGS: dict[DeviceName, Binding] = {
         describe=lambda target: target or targets()[0],
     ),
     "torch": Binding(_bind_torch, run_samples=_torch_samples, describe=lambda target: "torch"),
+    # 128: the block of a paged cache that npu_fused_infer_attention_score takes for prefill in every layout
+    "npu": Binding(_bind_npu, run_samples=_npu_samples, describe=lambda target: "npu", slot_tokens=128),
 }

@@ -20,7 +20,7 @@ from trivet.operators.contract import Argument, Layout, TensorSpec, operator_nam
 MAX_LEVEL = 2
 
 
-DeviceName = Literal["cpu", "torch"]
+DeviceName = Literal["cpu", "torch", "npu"]
 
 
 @dataclass(frozen=True)

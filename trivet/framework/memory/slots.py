@@ -39,13 +39,17 @@ def kv_token_bytes(num_heads: int, head_dim: int, dtype: DType) -> int:
     return 2 * num_heads * head_dim * item_bytes(dtype)
 
 
-def lay_out(token_bytes: Mapping[str, int], slot_bytes: int = DEFAULT_SLOT_BYTES) -> SlotLayout:
-    """Slots of at most `slot_bytes` for streams of so many bytes per token.
+def lay_out(
+    token_bytes: Mapping[str, int], slot_bytes: int = DEFAULT_SLOT_BYTES, slot_tokens: int | None = None
+) -> SlotLayout:
+    """Slots of at most `slot_bytes` for streams of so many bytes per token; or of `slot_tokens` tokens if given.
 
     A slot holds the most whole blocks that fit, 16 tokens each, as attention walks them; and never less than one:
     where a block alone is larger than `slot_bytes`, the slot is as large as that block (read `stride_bytes`).
     """
     assert token_bytes, "a pool needs a stream"
+    if slot_tokens is not None:
+        return _cut(token_bytes, slot_tokens)
     tokens = BLOCK_TOKENS
     while _cut(token_bytes, tokens + BLOCK_TOKENS).stride_bytes <= slot_bytes:
         tokens += BLOCK_TOKENS

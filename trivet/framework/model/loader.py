@@ -120,7 +120,7 @@ def load(
         template = ChatTemplate(package.tokenizer)
     with times.phase("bind"):
         context = _context(package.config, max_context)
-        layout = lay_out(stream_bytes(package.graph))
+        layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
         num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)
         limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
         plan = BINDINGS[device].bind(
@@ -146,25 +146,30 @@ def open_model(
     """
 
     wanted: DType = dtype or "bfloat16"
+    layout = "cpu" if device == "cpu" else "torch"  # an NPU takes what PyTorch takes
 
     def build(checkpoint: Checkpoint, destination: Path) -> Package:
         graph = model_graph(parse_config(checkpoint.config), wanted, level, device)
         return convert(checkpoint, graph, destination, dtype=wanted, level=level, progress=progress)
 
     settings = settings or read_settings()
-    package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}-{device}", build, verify=verify)
+    package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}-{layout}", build, verify=verify)
     if dtype not in (None, package.dtype):
         raise CheckpointError(
             f"{model} is a package in {package.dtype}, {dtype} was asked for",
             "convert its checkpoint again with --dtype",
         )
-    made_for = "torch" if package.graph.values[package.graph.streams[0].name].layout == "blocks" else "cpu"
-    if made_for != device:
+    if layout_of(package.graph) != layout:
         raise CheckpointError(
-            f"{model} is a package laid out for {made_for}, --device {device} was asked for",
-            f"convert its checkpoint again with --device {device}, or run it with --device {made_for}",
+            f"{model} is a package laid out for {layout_of(package.graph)}, --device {device} was asked for",
+            f"convert its checkpoint again with --target {layout}",
         )
     return package
+
+
+def layout_of(graph: Graph) -> str:
+    """For which devices the weights of the graph are laid out: "cpu", or "torch" for all others."""
+    return "torch" if any(graph.values[stream.name].layout == "blocks" for stream in graph.streams) else "cpu"
 
 
 def model_config(model: str | Path) -> ModelConfig:

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from trivet.base.dtypes import Array, DType
+from trivet.base.errors import GraphError
 from trivet.operators.contract import Call, Implementation, Operator, Sample, TensorSpec, choose
 from trivet.operators.lengths import StepLengths
 from trivet.operators.torch.call import DTYPES
-from trivet.operators.verify import Run
+from trivet.operators.verify import Refused, Run
 
 
 def on_torch(device: str = "cpu", registered: str = "torch") -> Run:
@@ -20,12 +21,16 @@ def on_torch(device: str = "cpu", registered: str = "torch") -> Run:
 
 
 def run_sample(operator: Operator, sample: Sample, device: str, registered: str) -> list[Array]:
-    """Outputs in logical shape and storage format. Raises AssertionError when the sample is refused."""
+    """Outputs in logical shape and storage format. Raises Refused when no implementation takes the sample."""
     call = sample.call
     laid_out = Call(call.operator, tuple(map(_spec, call.inputs)), tuple(map(_laid_out, call.outputs)), call.attributes)
     implementation = choose(laid_out, registered)
-    assert isinstance(implementation, Implementation), f"{operator.name} is refused: {implementation}"
-    run = implementation.lower(laid_out, sample.sizes)
+    if not isinstance(implementation, Implementation):
+        raise Refused("; ".join(f"{variant}: {reason}" for variant, reason in implementation) or "none is registered")
+    try:
+        run = implementation.lower(laid_out, sample.sizes)
+    except GraphError as error:
+        raise Refused(error.message) from None
     inputs = [
         None if spec is None or array is None else to_torch(_in_blocks(spec, array), spec.dtype).to(device)
         for spec, array in zip(call.inputs, sample.inputs, strict=True)

@@ -67,12 +67,12 @@ class TrafficCounter(TorchDispatchMode):
 
 
 def _moved_bytes(name: str, read: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> int:
-    made_bytes = sum(tensor.nbytes for tensor in made)
+    taken, given = [int(tensor.nbytes) for tensor in read], sum(int(tensor.nbytes) for tensor in made)
     if name in _GATHERS:
-        return 2 * made_bytes + sum(tensor.nbytes for tensor in read[1:])
+        return 2 * given + sum(taken[1:])
     if name in _SCATTERS:
-        return 2 * read[-1].nbytes + sum(tensor.nbytes for tensor in read[1:-1])
-    return sum(tensor.nbytes for tensor in read) + made_bytes
+        return 2 * taken[-1] + sum(taken[1:-1])
+    return sum(taken) + given
 
 
 def _is_view(schema: Any) -> bool:
