@@ -19,7 +19,8 @@ COMMANDS: dict[str, str] = {
     "serve": "Serve a model over the OpenAI API, without the checks of `up`",
     "generate": "Complete a prompt, or chat at the terminal",
     "graph": "Print a model's graph, before and after each pass",
-    "operators": "List, verify or explain operators",
+    "operators": "List, verify, explain or profile operators",
+    "accuracy": "Say how far a device or a format is from float32, and from which layer on",
     "bench": "Measure this machine and a model on it",
     "version": "Print versions",
 }

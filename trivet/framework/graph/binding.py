@@ -32,6 +32,7 @@ class Request:
     num_slots: int
     cpus: tuple[int, ...]
     cpu_target: str | None
+    kept: tuple[str, ...] = ()  # values to be read after a step, beside the outputs
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def _bind_cpu(request: Request) -> BoundPlan:
         num_slots=request.num_slots,
         team=Team(list(request.cpus)),
         target=request.cpu_target,
+        kept=request.kept,
     )
 
 

@@ -6,7 +6,7 @@ operators, and nothing is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -96,6 +96,11 @@ class CpuPlan:
         """As `run`; also the seconds of each of `nodes`."""
         seconds = np.zeros(len(self.nodes))
         return self._run(batch, seconds), seconds
+
+    def values(self, batch: Batch, names: Sequence[str]) -> dict[str, Array]:
+        self.run(batch)
+        sizes = {"tokens": len(batch.tokens), "rows": len(batch.rows)}
+        return {name: self.view(name)[: sizes[str(self.graph.values[name].axes[0])]].copy() for name in names}
 
     def moved_bytes(self, batch: Batch) -> None:
         """Native kernels are not watched: what they move is what they were written to."""

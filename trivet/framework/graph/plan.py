@@ -86,6 +86,10 @@ class BoundPlan(Plan, Protocol):
         """The bytes that each of `nodes` read and wrote in this step; None where nothing watches the kernels."""
         ...
 
+    def values(self, batch: Batch, names: Sequence[str]) -> dict[str, Array]:
+        """What a step makes of the values named, float32; each must be an output or `kept` when the plan was bound."""
+        ...
+
     def close(self) -> None:
         """Give the memory back; the plan cannot run after it."""
         ...

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +102,10 @@ class TorchPlan:
         self.compute(batch, traffic=counted)
         views = [operator_named(node.operator).is_view for node in self.graph.nodes]
         return [each for each, is_view in zip(counted, views, strict=True) if not is_view]
+
+    def values(self, batch: Batch, names: Sequence[str]) -> dict[str, Array]:
+        made = self.compute(batch, kept=tuple(names))
+        return {name: made[name].float().cpu().numpy() for name in names}
 
     def moved_bytes(self, batch: Batch) -> list[int]:
         return [each.num_bytes for each in self.traffic(batch)]

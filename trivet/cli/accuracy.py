@@ -1,0 +1,70 @@
+"""`trivet accuracy`: how far a device and a format are from float32 on the CPU, and from which layer on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from trivet.base.dtypes import DType
+    from trivet.framework.engine.accuracy import Agreement
+    from trivet.framework.graph.passes import DeviceName
+
+_TEXT = (
+    "A trivet stands on three legs; take one away and what it carries falls. Water boils at one hundred degrees "
+    "at sea level, and at less on a mountain. def area(radius): return 3.14159 * radius ** 2. The first five prime "
+    "numbers are 2, 3, 5, 7 and 11. Hallo Welt, bonjour le monde, 你好,世界."
+)
+_DEVICES = click.Choice(["cpu", "torch", "npu"])
+_DTYPES = click.Choice(["bfloat16", "float32"])
+
+
+@click.command()
+@click.argument("model")
+@click.option("--device", type=_DEVICES, default="cpu", show_default=True, help="What is judged")
+@click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="In which format")
+@click.option("--against", type=_DEVICES, default="cpu", show_default=True, help="The reference's device")
+@click.option("--against-dtype", type=_DTYPES, default="float32", show_default=True, help="The reference's format")
+@click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A text to compare on  [default: a paragraph of several kinds]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON")
+def accuracy(
+    model: str, device: DeviceName, dtype: DType, against: DeviceName, against_dtype: DType, text: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Compare MODEL on a device and in a format with a reference: logits, choices, and the drift layer by layer."""
+    import msgspec
+
+    from trivet.base.settings import read_settings
+    from trivet.driver.devices.table import open_device
+    from trivet.driver.readers.host import read_facts
+    from trivet.framework.engine.accuracy import Side, measure
+    from trivet.framework.model.loader import open_model
+    from trivet.framework.model.tokenizer import Tokenizer
+
+    settings = read_settings()
+    subject, reference = Side(device, dtype), Side(against, against_dtype)
+    package = open_model(model, device=device, dtype=dtype, settings=settings)
+    content = _TEXT if text is None else text.read_text()
+    tokens = Tokenizer(package.tokenizer).encode(content, add_special=True)[: package.config.max_context]
+    found = measure(model, tokens, subject, reference, open_device("cpu", read_facts()).cpus, settings)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return
+    click.echo(f"{subject} against {reference}, {found.num_tokens} tokens")
+    _print(found)
+
+
+def _print(found: Agreement) -> None:
+    click.echo(f"  logits      mean error {found.mean_error:.2g}, greatest {found.max_error:.2g}")
+    click.echo(f"  divergence  mean {found.mean_kl:.2g} nats, greatest {found.max_kl:.2g}")
+    click.echo(f"  likeliest   the same at {found.top_1:.2%} of positions, of the first five {found.top_5:.2%} shared")
+    if found.first_difference is not None:
+        click.echo(f"              differs first at position {found.first_difference}, where the reference's first two"
+                   f" are {found.margin_there:.2g} apart")  # fmt: skip
+    most = max(*found.layers, 1e-30)
+    click.echo("  drift       error of each layer's input, as a share of its size")
+    for layer, error in enumerate(found.layers):
+        click.echo(f"    {layer:>3} {error:8.1e} {'█' * round(40 * error / most)}")
