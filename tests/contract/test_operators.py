@@ -1,5 +1,7 @@
 """Every operator's CPU implementation against its reference, on every kernel target this machine can run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,8 +9,8 @@ from hypothesis import strategies as st
 
 import trivet.operators  # noqa: F401  registers the contracts
 from trivet._native import Team, targets
-from trivet.base.dtypes import cast
-from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
+from trivet.base.dtypes import Array, cast
+from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Operator, Sample
 from trivet.operators.kv_layout import pack_kv, unpack_kv
 from trivet.operators.native_sample import on_cpu, run_sample
 from trivet.operators.panels import pack_panels, unpack_panels
@@ -73,6 +75,42 @@ def test_a_wrong_kernel_is_found(team: Team, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(IMPLEMENTATIONS, ("rms_norm", "cpu"), [wrong])
 
     assert not verify(OPERATORS["rms_norm"], on_cpu(team)).passed
+
+
+ROW_WISE = ("add", "add_rms_norm", "attention", "linear", "rms_norm", "rope", "silu_mul")
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_a_row_of_nan_spoils_itself_and_no_other(name: str, team: Team) -> None:
+    operator = OPERATORS[name]
+    for sample in operator.samples(np.random.default_rng(2)):
+        last = sample.sizes["tokens"] - 1
+        spoilt = replace(sample, inputs=with_row(operator, sample, last, np.nan))
+        wanted, made = run_sample(operator, sample, team), run_sample(operator, spoilt, team)
+        for clean, got in zip(wanted, made, strict=True):
+            assert clean[:last].tobytes() == got[:last].tobytes()
+            assert np.isnan(got[last]).any()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-41, -1e-41], ids=["zeros", "denormal", "negative denormal"])
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_rows_at_the_edge_of_the_format_agree_with_the_reference(name: str, value: float, team: Team) -> None:
+    operator = OPERATORS[name]
+    for sample in operator.samples(np.random.default_rng(3)):
+        edge = replace(sample, inputs=with_row(operator, sample, slice(None), value))
+        for want, got in zip(reference_outputs(operator, edge), run_sample(operator, edge, team), strict=True):
+            assert (np.abs(got - want) <= operator.tolerance.allows(want, "float32")).all()
+
+
+def with_row(operator: Operator, sample: Sample, row: int | slice, value: float) -> tuple[Array | None, ...]:
+    """The sample's inputs with one row, or all rows, of its activations set to a value; weights as they are."""
+    changed = []
+    for argument, array in zip(operator.inputs, sample.inputs, strict=True):
+        if array is not None and argument.axes[0] == "tokens" and array.dtype == np.float32 and len(argument.axes) == 2:
+            array = array.copy()
+            array[row] = value
+        changed.append(array)
+    return tuple(changed)
 
 
 @given(outputs=st.integers(1, 100), inputs=st.integers(1, 40), is_half=st.booleans(), seed=st.integers(0, 2**32 - 1))
