@@ -200,6 +200,8 @@ class Implementation:
     variant: str
     refuse: Callable[[Call], str | None]
     lower: Callable[[Call, Mapping[str, int]], Any]
+    # What the device makes of a weight once, at load: (call, argument, weight as stored) → weight as `lower` wants it.
+    prepare: Callable[[Call, str, Any], Any] | None = None
 
 
 OPERATORS: dict[str, Operator] = {}

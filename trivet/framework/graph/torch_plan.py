@@ -59,7 +59,12 @@ class TorchPlan:
         self._lasting: list[torch.Tensor | None] = [None] * len(self._numbers)
         for name, stored in weights.items():
             self._lasting[self._numbers[name]] = to_torch(stored, graph.values[name].dtype).to(self._device)
-        sizes = {"num_slots": num_slots, "slot_tokens": slot_tokens}
+        sizes = {
+            "num_slots": num_slots,
+            "slot_tokens": slot_tokens,
+            "sequences": limits.max_sequences,
+            "max_slots": -(-limits.max_context // slot_tokens),
+        }
         for stream in graph.streams:
             spec = graph.values[stream.name]
             slots, tokens, halves, heads, head_dim = (resolve(axis, sizes) for axis in spec.axes)
@@ -166,19 +171,31 @@ class TorchPlan:
         calls = []
         for i, node in enumerate(self.graph.nodes):
             dead = [name for name in node.names if last_use[name] == i and name not in lasting]
-            run = self._lower(node, registered, sizes)
-            inputs = tuple(None if name is None else self._numbers[name] for name in node.inputs)
+            chosen = self._choose(node, registered)
+            run: Run = chosen.lower(self.graph.call(node), sizes)
+            inputs = self._prepared_inputs(node, chosen)
             outputs = tuple(self._numbers[name] for name in node.outputs)
             calls.append(_Call(run, inputs, outputs, tuple(self._numbers[name] for name in dead)))
         return tuple(calls)
 
-    def _lower(self, node: Node, registered: str, sizes: Mapping[str, int]) -> Run:
-        call = self.graph.call(node)
-        chosen = choose(call, registered)
+    def _choose(self, node: Node, registered: str) -> Implementation:
+        chosen = choose(self.graph.call(node), registered)
         if not isinstance(chosen, Implementation):
             raise GraphError(refusal(node, registered, chosen), "see `trivet operators explain`")
-        run: Run = chosen.lower(call, sizes)
-        return run
+        return chosen
+
+    def _prepared_inputs(self, node: Node, chosen: Implementation) -> tuple[int | None, ...]:
+        """The numbers of the node's inputs; a weight that the implementation wants in another form gets its own."""
+        numbers = []
+        for argument, name in zip(operator_named(node.operator).inputs, node.inputs, strict=True):
+            number = None if name is None else self._numbers[name]
+            if name in self.graph.weights and number is not None and chosen.prepare is not None:
+                prepared = chosen.prepare(self.graph.call(node), argument.name, self._lasting[number])
+                if prepared is not self._lasting[number]:
+                    number = len(self._lasting)
+                    self._lasting.append(prepared)
+            numbers.append(number)
+        return tuple(numbers)
 
 
 def synchronize(device: torch.device) -> None:
