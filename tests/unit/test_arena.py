@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from trivet.base.errors import ResourceError
-from trivet.framework.memory.arena import HUGE_PAGE_BYTES, Arena
+from trivet.framework.memory.arena import HUGE_PAGE_BYTES, Arena, gather
 
 
 @pytest.mark.parametrize("num_bytes", [1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1])
@@ -49,3 +49,14 @@ def test_too_much_memory_says_what_was_needed_what_there_is_and_which_knob():
         Arena(1 << 60, "KV pool", knob="--kv-memory")
 
     assert caught.value.hint == "lower --kv-memory"
+
+
+def test_gathered_arrays_are_equal_copies_in_their_order() -> None:
+    arrays = {"b": np.arange(5000, dtype=np.float32).reshape(50, 100), "a": np.array([7], np.uint16), "c": np.zeros(0)}
+    copies = gather(arrays, "weights", 2)
+
+    assert ["b", "a", "c"] == list(copies)
+    for name, array in arrays.items():
+        assert np.array_equal(array, copies[name])
+    assert copies["b"].ctypes.data % (2 << 20) == 0
+    assert copies["b"].ctypes.data < copies["a"].ctypes.data

@@ -16,6 +16,7 @@ from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan, Limits
+from trivet.framework.memory.arena import gather
 from trivet.framework.memory.slots import SlotLayout
 from trivet.operators.native_sample import on_cpu
 from trivet.operators.verify import Run
@@ -46,7 +47,7 @@ class Binding:
 def _bind_cpu(request: Request) -> BoundPlan:
     return CpuPlan(
         request.graph,
-        request.weights,
+        gather(request.weights, "weights", len(request.cpus)),
         limits=request.limits,
         slots=request.slots,
         num_slots=request.num_slots,

@@ -6,7 +6,10 @@ It refuses to grow and knows nothing of what is laid in it.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import accumulate
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +21,7 @@ from trivet.base.errors import ResourceError
 from trivet.base.units import MIB, align_up, format_bytes
 
 HUGE_PAGE_BYTES = 2 * MIB
+_ARRAY_ALIGNMENT = 4096
 
 
 class Arena:
@@ -71,6 +75,23 @@ class Arena:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def gather(arrays: Mapping[str, Array], name: str, num_threads: int, knob: str | None = None) -> dict[str, Array]:
+    """Copies of `arrays`, in their order, in one arena that lives as long as any of them.
+
+    On pages of 2 MiB: a step reads all weights, and out of a mapped file, whose pages are 4 KiB, it would wait for an
+    address translation on each. Raises ResourceError as `Arena` does.
+    """
+    ends = dict(zip(arrays, accumulate(align_up(a.nbytes, _ARRAY_ALIGNMENT) for a in arrays.values()), strict=True))
+    arena = Arena(max(1, *ends.values()), name, knob)
+    copies = {
+        key: arena.view(ends[key] - align_up(array.nbytes, _ARRAY_ALIGNMENT), array.shape, array.dtype)
+        for key, array in arrays.items()
+    }
+    with ThreadPoolExecutor(num_threads) as threads:
+        list(threads.map(lambda key: np.copyto(copies[key], arrays[key]), arrays))
+    return copies
 
 
 def _available_bytes() -> int:
