@@ -112,7 +112,7 @@ def check_command(group: click.Group, words: list[str]) -> None:
 
 def is_module_or_name(dotted: str) -> bool:
     """A module, or something that the longest module of the path has."""
-    path = ROOT / name.replace(".", "/")
+    path = ROOT / dotted.replace(".", "/")
     if path.with_suffix(".py").is_file() or (path / "__init__.py").is_file():
         return True  # not imported: what a device needs may be absent here
     parts = dotted.split(".")
