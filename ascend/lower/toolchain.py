@@ -1,6 +1,6 @@
 """Where the compilers are. It answers what is missing with a sentence and never looks outside PATH and this Python.
 
-Huawei's compiler comes from the wheels in `ascend/requirements-triton.txt`; LLVM and MLIR 19 from the distribution
+Huawei's compiler comes from the wheels in `ascend/requirements.txt`; LLVM and MLIR 19 from the distribution
 (Debian 12: `apt-get install --no-install-recommends llvm-19 mlir-19-tools clang-19`).
 """
 
@@ -31,7 +31,7 @@ def missing_compiler() -> str | None:
         try:
             importlib.metadata.version(wheel)
         except importlib.metadata.PackageNotFoundError:
-            return f"{wheel} is not installed (pip install -r ascend/requirements-triton.txt)"
+            return f"{wheel} is not installed (pip install -r ascend/requirements.txt)"
     return None
 
 

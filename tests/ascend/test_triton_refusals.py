@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("triton", reason="Triton is missing: pip install -r ascend/requirements-triton.txt")
+pytest.importorskip("triton", reason="Triton is missing: pip install -r ascend/requirements.txt")
 
 from trivet.base.dtypes import DType
 from trivet.operators.contract import Call, TensorSpec
