@@ -10,21 +10,14 @@ import pytest
 if "FAKECANN" not in os.environ:
     pytest.skip("runs over the fake CANN: python -m ascend.fakecann.run pytest …", allow_module_level=True)
 
-import numpy as np
 
 import trivet.operators.npu
 import trivet.operators.torch  # noqa: F401  registers its implementations, as the line above does
 from ascend.fakecann import counters
-from tests.system.tiny import FAMILIES, FIXTURES, LIMITS, recorded, step
+from tests.ascend.tiny_torch import bfloat16_error_of_allowed, greedy_tokens_in_a_batch, torch_plan
+from tests.system.tiny import FAMILIES, recorded, step
 from trivet.base.dtypes import DType
-from trivet.framework.engine.engine import Engine
-from trivet.framework.engine.params import SamplingParams
-from trivet.framework.engine.sequence import new_request
-from trivet.framework.graph.recipe import evaluate
 from trivet.framework.graph.torch_plan import TorchPlan
-from trivet.framework.model.checkpoints.readers import open_checkpoint
-from trivet.framework.model.config import parse_config
-from trivet.framework.model.loader import model_graph
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
 from trivet.operators.torch.sample import on_torch
 from trivet.operators.verify import verify
@@ -34,37 +27,17 @@ SLOT_TOKENS = 128  # the device's attention takes blocks of 128 in prefill
 
 @cache
 def plan(family: str, dtype: DType) -> TorchPlan:
-    checkpoint = open_checkpoint(FIXTURES / family)
-    graph = model_graph(parse_config(checkpoint.config), dtype, 2, "npu")
-    weights = {
-        name: np.concatenate(list(evaluate(recipe, checkpoint.read_rows))) for name, recipe in graph.weights.items()
-    }
-    return TorchPlan(
-        graph, weights, limits=LIMITS, num_slots=8, slot_tokens=SLOT_TOKENS, device="npu", registered="npu"
-    )
+    return torch_plan(family, dtype, "npu", device="npu", num_slots=8, slot_tokens=SLOT_TOKENS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_on_the_device_is_at_most_half_as_wrong_again_as_the_reference_in_bfloat16(family: str) -> None:
-    oracle = recorded(family)
-    logits = plan(family, "bfloat16").run(step([oracle["prompt"]], [0]))
-    allowed = 1.5 * np.abs(oracle["logits_bf16"] - oracle["logits_fp32"]).mean()
-
-    assert np.abs(logits - oracle["logits_fp32"]).mean() <= allowed
+    assert bfloat16_error_of_allowed(plan(family, "bfloat16"), family) <= 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32_on_the_device_gives_the_recorded_tokens_in_a_batch(family: str) -> None:
-    oracle = recorded(family)
-    engine = Engine(plan(family, "float32"), None, max_step_tokens=20)
-    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    engine.add(new_request("other", oracle["prompt"][::-1].tolist(), params))
-    engine.add(new_request("oracle", oracle["prompt"].tolist(), params))
-    tokens: list[int] = []
-    while engine.has_work:
-        tokens += [token for delta in engine.step() if delta.request_id == "oracle" for token in delta.token_ids]
-
-    assert oracle["greedy_fp32"].tolist() == tokens
+    assert recorded(family)["greedy_fp32"].tolist() == greedy_tokens_in_a_batch(plan(family, "float32"), family)
 
 
 def test_a_step_sends_once_receives_once_and_allocates_nothing() -> None:

@@ -9,17 +9,11 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: make test-ascend installs it")
 
 import trivet.operators.torch  # noqa: F401  registers the implementations
-from tests.system.tiny import FAMILIES, FIXTURES, LIMITS, recorded, step
+from tests.ascend.tiny_torch import bfloat16_error_of_allowed, greedy_tokens_in_a_batch, torch_plan
+from tests.system.tiny import FAMILIES, recorded, step
 from trivet.base.dtypes import DType
-from trivet.framework.engine.engine import Engine
-from trivet.framework.engine.params import SamplingParams
-from trivet.framework.engine.sequence import new_request
 from trivet.framework.graph.plan import Batch
-from trivet.framework.graph.recipe import evaluate
 from trivet.framework.graph.torch_plan import TorchPlan
-from trivet.framework.model.checkpoints.readers import open_checkpoint
-from trivet.framework.model.config import parse_config
-from trivet.framework.model.loader import model_graph
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Call
 from trivet.operators.torch.call import Run
 from trivet.operators.torch.sample import on_torch
@@ -28,11 +22,7 @@ from trivet.operators.verify import verify
 
 
 def plan(family: str, dtype: DType, level: int = 2) -> TorchPlan:
-    checkpoint = open_checkpoint(FIXTURES / family)
-    graph = model_graph(parse_config(checkpoint.config), dtype, level, "torch")
-    weights = {name: np.concatenate(list(evaluate(recipe, checkpoint.read_rows)))
-               for name, recipe in graph.weights.items()}  # fmt: skip
-    return TorchPlan(graph, weights, limits=LIMITS, num_slots=40, slot_tokens=16)
+    return torch_plan(family, dtype, "torch", device="cpu", num_slots=40, slot_tokens=16, level=level)
 
 
 @pytest.mark.parametrize("activations", ["float32", "bfloat16"])
@@ -52,25 +42,12 @@ def test_float32_logits_are_the_recorded_ones(family: str, level: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_at_most_half_as_wrong_again_as_the_reference_in_bfloat16(family: str) -> None:
-    oracle = recorded(family)
-    logits = plan(family, "bfloat16").run(step([oracle["prompt"]], [0]))
-    allowed = 1.5 * np.abs(oracle["logits_bf16"] - oracle["logits_fp32"]).mean()
-
-    assert np.abs(logits - oracle["logits_fp32"]).mean() <= allowed
+    assert bfloat16_error_of_allowed(plan(family, "bfloat16"), family) <= 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_engine_gets_the_recorded_tokens_from_it_in_a_batch(family: str) -> None:
-    oracle = recorded(family)
-    engine = Engine(plan(family, "float32"), None, max_step_tokens=20)
-    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-    engine.add(new_request("other", oracle["prompt"][::-1].tolist(), params))
-    engine.add(new_request("oracle", oracle["prompt"].tolist(), params))
-    tokens: list[int] = []
-    while engine.has_work:
-        tokens += [token for delta in engine.step() if delta.request_id == "oracle" for token in delta.token_ids]
-
-    assert oracle["greedy_fp32"].tolist() == tokens
+    assert recorded(family)["greedy_fp32"].tolist() == greedy_tokens_in_a_batch(plan(family, "float32"), family)
 
 
 def test_the_memory_a_plan_reports_is_what_its_caches_take() -> None:

@@ -13,6 +13,7 @@ from trivet._native import Team
 from trivet.base.dtypes import Array, DType
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
+from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.graph.recipe import evaluate
 from trivet.framework.graph.reference import ReferencePlan
@@ -34,9 +35,11 @@ def recorded(family: str) -> dict[str, Array]:
 
 
 @cache
-def graph_and_weights(family: str, dtype: DType, level: int = 2) -> tuple[Graph, dict[str, Array]]:
+def graph_and_weights(
+    family: str, dtype: DType, level: int = 2, device: DeviceName = "cpu"
+) -> tuple[Graph, dict[str, Array]]:
     checkpoint = open_checkpoint(FIXTURES / family)
-    graph = model_graph(parse_config(checkpoint.config), dtype, level)
+    graph = model_graph(parse_config(checkpoint.config), dtype, level, device)
     weights = {name: np.concatenate(list(evaluate(recipe, checkpoint.read_rows)))
                for name, recipe in graph.weights.items()}  # fmt: skip
     return graph, weights

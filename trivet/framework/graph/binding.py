@@ -59,37 +59,19 @@ def _bind_cpu(request: Request) -> BoundPlan:
 
 def _bind_torch(request: Request) -> BoundPlan:
     _require_torch()
-    from trivet.framework.graph.torch_plan import TorchPlan
-
-    return TorchPlan(
-        request.graph,
-        request.weights,
-        limits=request.limits,
-        num_slots=request.num_slots,
-        slot_tokens=request.slots.slot_tokens,
-    )
+    return _torch_plan(request, "cpu", "torch")
 
 
 def _torch_samples(cpu_target: str | None) -> Run:
     _require_torch()
     from trivet.operators.torch.sample import on_torch
 
-    return on_torch()
+    return on_torch("cpu", "torch")
 
 
 def _bind_npu(request: Request) -> BoundPlan:
     _require_npu()
-    from trivet.framework.graph.torch_plan import TorchPlan
-
-    return TorchPlan(
-        request.graph,
-        request.weights,
-        limits=request.limits,
-        num_slots=request.num_slots,
-        slot_tokens=request.slots.slot_tokens,
-        device="npu:0",
-        registered="npu",
-    )
+    return _torch_plan(request, "npu:0", "npu")
 
 
 def _npu_samples(cpu_target: str | None) -> Run:
@@ -97,6 +79,20 @@ def _npu_samples(cpu_target: str | None) -> Run:
     from trivet.operators.torch.sample import on_torch
 
     return on_torch("npu:0", "npu")
+
+
+def _torch_plan(request: Request, device: str, registered: str) -> BoundPlan:
+    from trivet.framework.graph.torch_plan import TorchPlan
+
+    return TorchPlan(
+        request.graph,
+        request.weights,
+        limits=request.limits,
+        num_slots=request.num_slots,
+        slot_tokens=request.slots.slot_tokens,
+        device=device,
+        registered=registered,
+    )
 
 
 def _require_torch() -> None:
