@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import ascend.schemas.importable  # noqa: F401  before the implementations, which import torch_npu
 from trivet.base.errors import GraphError
 from trivet.operators.contract import OPERATORS, Call, Implementation, TensorSpec, resolve
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.attention import causal_mask
 from trivet.operators.npu.ragged import kept_numbers
 from trivet.operators.torch.call import DTYPES
-from trivet.operators.torch.sample import step_lengths
+from trivet.operators.torch.lengths import StepLengths
+from trivet.operators.torch.sample import lengths_of
 from trivet.operators.verify import in_format
 
 Outcome = tuple[tuple[int, ...], torch.dtype]
@@ -38,15 +38,11 @@ class Case:
 def sample_cases() -> Iterator[Case]:
     """Every sample of every contract as a device keeps it: in bfloat16, weights in rows and caches in blocks."""
     for operator in OPERATORS.values():
-        names = [argument.name for argument in operator.inputs]
         for sample in operator.samples(np.random.default_rng(0)):
             call = in_format(operator, sample, "bfloat16").call
             inputs = tuple(None if spec is None else _laid_out(spec) for spec in call.inputs)
             call = replace(call, inputs=inputs, outputs=tuple(map(_laid_out, call.outputs)))
-            given = dict(zip(names, sample.inputs, strict=True))
-            starts, positions = given.get("starts"), given.get("positions")
-            lengths = StepLengths((), ()) if starts is None or positions is None else step_lengths(starts, positions)
-            yield Case(call, sample.sizes, lengths)
+            yield Case(call, sample.sizes, lengths_of(operator, sample, "cpu"))
 
 
 def _laid_out(spec: TensorSpec) -> TensorSpec:
@@ -75,7 +71,10 @@ def made(implementation: Implementation, case: Case) -> list[Outcome]:
         _forget()  # what is kept on the device belongs to one mode
         run = implementation.lower(case.call, case.sizes)
         inputs = [None if spec is None else _empty(spec, case.sizes) for spec in case.call.inputs]
-        outputs = [(tuple(tensor.shape), tensor.dtype) for tensor in run(inputs, case.lengths)]
+        rows = torch.empty(case.sizes.get("tokens", 0), dtype=torch.int32, device="npu")
+        outputs = [
+            (tuple(tensor.shape), tensor.dtype) for tensor in run(inputs, replace(case.lengths, cache_rows=rows))
+        ]
     _forget()
     return outputs
 

@@ -6,7 +6,7 @@ from ascend.schemas.fake import Case
 from trivet.framework.graph.passes import optimise, target_for
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.families import build_graph
-from trivet.operators.lengths import StepLengths
+from trivet.operators.torch.lengths import StepLengths
 
 CONFIGS = {
     "llama-3-8b": {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from trivet.base.dtypes import DType
 from trivet.base.errors import GraphError
 from trivet.operators import npu
 from trivet.operators.contract import IMPLEMENTATIONS, Attribute, Call, Implementation, TensorSpec
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.linear import prepare_weight
 from trivet.operators.npu.pointwise import halves_of_one
 from trivet.operators.npu.prefetch import prefetch
-from trivet.operators.npu.ragged import cache_rows, equal_runs
+from trivet.operators.npu.ragged import equal_runs
 from trivet.operators.samples import ragged
+from trivet.operators.torch.lengths import StepLengths, cache_rows
 
 BF16: DType = "bfloat16"
 SIZES = {"tokens": 6, "sequences": 3, "sequence_starts": 4, "max_slots": 2, "num_slots": 8, "slot_tokens": 128}
@@ -242,13 +243,10 @@ def test_neighbours_with_equally_many_new_tokens_are_one_run() -> None:
 @pytest.mark.parametrize("slot_tokens", [16, 48, 128])
 def test_new_tokens_are_stored_in_the_slot_of_their_position(slot_tokens: int) -> None:
     batch = ragged(np.random.default_rng(slot_tokens), slot_tokens, [(100, 1), (7, 1), (0, 150), (15, 2), (47, 2)])
-    lengths = StepLengths(tuple(batch.starts[1:].tolist()), tuple((batch.positions[batch.starts[1:] - 1] + 1).tolist()))
-    sequence = np.repeat(np.arange(5), np.diff(batch.starts))
-    expected = batch.slots[sequence, batch.positions // slot_tokens] * slot_tokens + batch.positions % slot_tokens
-    found = cache_rows(torch.from_numpy(batch.positions), torch.from_numpy(batch.slots), slot_tokens, lengths)
-
-    assert expected.tolist() == found.tolist()
-    assert torch.int32 == found.dtype
+    rows = cache_rows(batch.starts, batch.positions, batch.slots, slot_tokens)
+    for sequence, (start, end) in enumerate(pairwise(batch.starts)):
+        for position, row in zip(batch.positions[start:end], rows[start:end], strict=True):
+            assert (batch.slots[sequence, position // slot_tokens], position % slot_tokens) == divmod(row, slot_tokens)
 
 
 def test_halves_of_one_product_are_seen_as_it_without_a_copy() -> None:

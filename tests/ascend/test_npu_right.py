@@ -19,7 +19,7 @@ import torch
 from trivet.operators import npu
 from trivet.operators.contract import OPERATORS, Call, Implementation, Sample, TensorSpec, choose
 from trivet.operators.samples import normal, ragged, spec
-from trivet.operators.torch.sample import on_torch, step_lengths, to_torch
+from trivet.operators.torch.sample import lengths_of, on_torch, to_torch
 from trivet.operators.verify import reference_outputs, verify
 
 # num_heads, num_kv_heads, head_dim, slot_tokens, variant, (positions in the cache, new tokens) of each sequence.
@@ -55,8 +55,8 @@ def test_attention_of_either_layout_is_right_over_ragged_batches(
         *(torch.from_numpy(array) for array in (batch.positions, batch.starts, batch.slots)),
     ]
     run = chosen.lower(call, sizes)
-    (y,) = run([tensor.to("npu") for tensor in inputs], step_lengths(batch.starts, batch.positions))
     sample = Sample(call, (q, stored, batch.positions, batch.starts, batch.slots), sizes)
+    (y,) = run([tensor.to("npu") for tensor in inputs], lengths_of(OPERATORS["attention"], sample, "npu"))
     (expected,) = reference_outputs(OPERATORS["attention"], sample)
 
     # The result is rounded to bfloat16 (2⁻⁸ of it), and so are the weights of the sum before it.

@@ -19,7 +19,8 @@ from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.plan import Batch, Limits, refusal
 from trivet.operators.contract import Implementation, choose, operator_named, resolve
 from trivet.operators.torch.call import DTYPES, Run
-from trivet.operators.torch.sample import step_lengths, to_torch
+from trivet.operators.torch.lengths import cache_rows, step_lengths
+from trivet.operators.torch.sample import to_torch
 from trivet.operators.torch.traffic import Traffic, TrafficCounter
 
 
@@ -133,9 +134,10 @@ class TorchPlan:
         `seconds` and `traffic` get an element for every node of the graph.
         """
         values = list(self._lasting)
-        for name, array in self._send(batch).items():
-            values[self._numbers[name]] = array
-        lengths = step_lengths(batch.starts, batch.positions)
+        rows, sent = self._send(batch)
+        for name, tensor in sent.items():
+            values[self._numbers[name]] = tensor
+        lengths = step_lengths(batch.starts, batch.positions, rows)
         wanted = {self._numbers[name] for name in (*self.graph.outputs, *kept)}
         for call in self._calls:
             start = time.perf_counter()
@@ -157,12 +159,14 @@ class TorchPlan:
         made = {name: values[self._numbers[name]] for name in (*self.graph.outputs, *kept)}
         return {name: tensor for name, tensor in made.items() if tensor is not None}
 
-    def _send(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The batch's integers on the device, by one copy: one buffer, taken apart there."""
-        arrays = {name: np.asarray(array) for name, array in vars(batch).items()}
-        joined = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays.values()]))
-        parts = joined.to(self._device, non_blocking=True).split([array.size for array in arrays.values()])
-        return {name: part.view(arrays[name].shape) for name, part in zip(arrays, parts, strict=True)}
+    def _send(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The rows that the step stores, and the batch's integers, on the device by one copy, taken apart there."""
+        rows = cache_rows(batch.starts, batch.positions, batch.slots, self.slot_tokens)
+        arrays = [rows, *(np.asarray(array) for array in vars(batch).values())]
+        joined = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays]))
+        parts = joined.to(self._device, non_blocking=True).split([array.size for array in arrays])
+        stored, *others = (part.view(array.shape) for part, array in zip(parts, arrays, strict=True))
+        return stored, dict(zip(vars(batch), others, strict=True))
 
     def _bind(self, registered: str, sizes: Mapping[str, int]) -> tuple[_Call, ...]:
         last_use = {name: i for i, node in enumerate(self.graph.nodes) for name in node.names}

@@ -15,11 +15,11 @@ import torch_npu
 
 from trivet.base.errors import GraphError
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.call import implement_on_npu
 from trivet.operators.npu.ragged import equal_runs
 from trivet.operators.npu.refuse import HALVES, refuse_formats, refuse_heads, width_of
 from trivet.operators.torch.call import Run, given
+from trivet.operators.torch.lengths import StepLengths
 
 # Limits of npu_fused_infer_attention_score on A2 and A3. One more follows from these: the keys of a token are at most
 # 65535 wide where blocks lie as [block_size, kv_heads · head_dim].

@@ -8,12 +8,11 @@ import torch
 import torch_npu
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.call import implement_on_npu
-from trivet.operators.npu.ragged import cache_rows
 from trivet.operators.npu.refuse import refuse_formats
 from trivet.operators.npu.rope import refuse_one, refuse_pair, rotate_one, rotate_pair
 from trivet.operators.torch.call import Run, given
+from trivet.operators.torch.lengths import StepLengths
 
 _Q, _K, _ANGLES = 0, 1, 3  # inputs of rope_kv_store
 
@@ -43,11 +42,9 @@ def _refuse_kv_store(call: Call) -> str | None:
 
 
 def _kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
-    slot_tokens = sizes["slot_tokens"]
-
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        k, v, cache, positions, slots = given(inputs, 0, 1, 2, 3, 5)
-        store(k, v, cache, cache_rows(positions, slots, slot_tokens, lengths))
+        k, v, cache = given(inputs, 0, 1, 2)
+        store(k, v, cache, lengths.cache_rows)
         return [cache]
 
     return run
@@ -62,12 +59,12 @@ def _refuse_by_mrope(call: Call) -> str | None:
 
 
 def _by_mrope(call: Call, sizes: Mapping[str, int]) -> Run:
-    head_dim, slot_tokens = call.integer("head_dim"), sizes["slot_tokens"]
+    head_dim = call.integer("head_dim")
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        q, k, v, angles, cache, positions, slots = given(inputs, 0, 1, 2, 3, 4, 5, 7)
+        q, k, v, angles, cache = given(inputs, 0, 1, 2, 3, 4)
         queries, keys = rotate_pair(q, k, angles, head_dim)
-        store(keys, v, cache, cache_rows(positions, slots, slot_tokens, lengths))
+        store(keys, v, cache, lengths.cache_rows)
         return [queries, cache]
 
     return run
@@ -78,11 +75,11 @@ def _refuse_by_rotary_mul(call: Call) -> str | None:
 
 
 def _by_rotary_mul(call: Call, sizes: Mapping[str, int]) -> Run:
-    head_dim, slot_tokens = call.integer("head_dim"), sizes["slot_tokens"]
+    head_dim = call.integer("head_dim")
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        q, k, v, angles, cache, positions, slots = given(inputs, 0, 1, 2, 3, 4, 5, 7)
-        store(rotate_one(k, angles, head_dim), v, cache, cache_rows(positions, slots, slot_tokens, lengths))
+        q, k, v, angles, cache = given(inputs, 0, 1, 2, 3, 4)
+        store(rotate_one(k, angles, head_dim), v, cache, lengths.cache_rows)
         return [rotate_one(q, angles, head_dim), cache]
 
     return run

@@ -8,10 +8,10 @@ import torch
 import torch_npu
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.call import implement_on_npu
 from trivet.operators.npu.refuse import HALVES, formats, refuse_formats
 from trivet.operators.torch.call import DTYPES, Run, given
+from trivet.operators.torch.lengths import StepLengths
 
 _FRACTAL_NZ = 29  # the layout the cube unit reads; a view or a slice of a tensor in it is illegal
 

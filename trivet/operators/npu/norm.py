@@ -8,11 +8,11 @@ import torch
 import torch_npu
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.call import implement_on_npu
 from trivet.operators.npu.linear import prepare_weight
 from trivet.operators.npu.refuse import formats, refuse_formats, width_of
 from trivet.operators.torch.call import Run, given
+from trivet.operators.torch.lengths import StepLengths
 
 
 def _refuse_rms_norm(call: Call) -> str | None:

@@ -8,10 +8,10 @@ import torch
 import torch_npu
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.call import implement_on_npu
 from trivet.operators.npu.refuse import refuse_formats
 from trivet.operators.torch.call import Run, given
+from trivet.operators.torch.lengths import StepLengths
 
 
 def halves_of_one(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor | None:

@@ -1,4 +1,4 @@
-"""The ragged batch as the device's operators want to be told of it: row numbers, rows of the cache, equal sequences."""
+"""The ragged batch as the device's operators want to be told of it: row numbers, and runs of equal sequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 
 import torch
 
-from trivet.operators.lengths import StepLengths
+from trivet.operators.torch.lengths import StepLengths
 
 
 def equal_runs(lengths: StepLengths) -> Iterator[tuple[slice, slice, int]]:
@@ -20,20 +20,6 @@ def equal_runs(lengths: StepLengths) -> Iterator[tuple[slice, slice, int]]:
         end = token + num_sequences * count
         yield slice(sequence, sequence + num_sequences), slice(token, end), count
         sequence, token = sequence + num_sequences, end
-
-
-def cache_rows(positions: torch.Tensor, slots: torch.Tensor, slot_tokens: int, lengths: StepLengths) -> torch.Tensor:
-    """int32 [tokens]: the row of a cache seen as [num_slots · slot_tokens, …] that each new token is stored in.
-
-    positions: int32 [tokens], slots: int32 [sequences, max slots].
-    """
-    parts = []
-    for sequences, tokens, count in equal_runs(lengths):
-        at = positions[tokens].view(-1, count)
-        place = at // slot_tokens  # in the sequence's list of slots
-        held = slots[sequences].gather(1, place.long())
-        parts.append(torch.add(at, held - place, alpha=slot_tokens).flatten())
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def row_numbers(num_tokens: int) -> torch.Tensor:

@@ -12,11 +12,11 @@ import torch
 import torch_npu
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.npu.call import implement_on_npu
 from trivet.operators.npu.ragged import row_numbers
 from trivet.operators.npu.refuse import formats, refuse_formats, refuse_heads, width_of
 from trivet.operators.torch.call import Run, given
+from trivet.operators.torch.lengths import StepLengths
 
 _MAX_HEAD_DIM = 896  # npu_rotary_mul: D < 896 and even
 _MAX_HEADS = 1000  # npu_rotary_mul: N < 1000

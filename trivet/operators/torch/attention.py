@@ -8,29 +8,22 @@ from itertools import pairwise
 import torch
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.torch.call import Run, given, implement_in_torch
+from trivet.operators.torch.lengths import StepLengths
 from trivet.operators.torch.rope import rotate
 
 
-def store(
-    k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor,
-    lengths: StepLengths,
-) -> None:  # fmt: skip
-    """Write keys and values [tokens, kv_heads · head_dim] at their positions into cache [2, slots, slot_tokens, …]."""
-    slot_tokens, heads, head_dim = cache.shape[2:]
-    for index, (start, end) in enumerate(_spans(lengths)):
-        at = positions[start:end]
-        slot = slots[index].index_select(0, at // slot_tokens).long()
-        offset = (at % slot_tokens).long()
-        for half, rows in ((0, k), (1, v)):
-            cache[half, slot, offset] = rows[start:end].unflatten(-1, (heads, head_dim)).to(cache.dtype)
+def store(k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor, rows: torch.Tensor) -> None:
+    """Write keys and values [tokens, kv_heads · head_dim] into rows of cache [2, slots, slot_tokens, …], in place."""
+    heads = cache.shape[3:]
+    for half, new in enumerate((k, v)):
+        cache[half].flatten(0, 1)[rows] = new.unflatten(-1, heads).to(cache.dtype)
 
 
 def _kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        k, v, cache, positions, slots = given(inputs, 0, 1, 2, 3, 5)
-        store(k, v, cache, positions, slots, lengths)
+        k, v, cache = given(inputs, 0, 1, 2)
+        store(k, v, cache, lengths.cache_rows)
         return [cache]
 
     return run
@@ -40,8 +33,8 @@ def _rope_kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
     head_dim = call.integer("head_dim")
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        q, k, v, angles, cache, positions, slots = given(inputs, 0, 1, 2, 3, 4, 5, 7)
-        store(rotate(k, angles, head_dim), v, cache, positions, slots, lengths)
+        q, k, v, angles, cache = given(inputs, 0, 1, 2, 3, 4)
+        store(rotate(k, angles, head_dim), v, cache, lengths.cache_rows)
         return [rotate(q, angles, head_dim), cache]
 
     return run

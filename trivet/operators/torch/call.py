@@ -8,7 +8,7 @@ import torch
 
 from trivet.base.dtypes import DType
 from trivet.operators.contract import Call, Implementation, Layout, implement
-from trivet.operators.lengths import StepLengths
+from trivet.operators.torch.lengths import StepLengths
 
 # Inputs and outputs in the order of the contract. A cache is updated in place and given back as the output.
 Run = Callable[[Sequence[torch.Tensor | None], StepLengths], list[torch.Tensor]]

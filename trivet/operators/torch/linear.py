@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import linear
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch
+from trivet.operators.torch.lengths import StepLengths
 
 
 def _linear(call: Call, sizes: Mapping[str, int]) -> Run:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from trivet.operators.contract import Call
-from trivet.operators.lengths import StepLengths
 from trivet.operators.torch.call import Run, given, implement_in_torch
+from trivet.operators.torch.lengths import StepLengths
 
 
 def rotate(x: torch.Tensor, angles: torch.Tensor, head_dim: int) -> torch.Tensor:

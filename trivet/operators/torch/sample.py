@@ -10,8 +10,8 @@ import torch
 from trivet.base.dtypes import Array, DType
 from trivet.base.errors import GraphError
 from trivet.operators.contract import Call, Implementation, Operator, Sample, TensorSpec, choose
-from trivet.operators.lengths import StepLengths
 from trivet.operators.torch.call import DTYPES
+from trivet.operators.torch.lengths import StepLengths, cache_rows, step_lengths
 from trivet.operators.verify import Refused, Run
 
 
@@ -35,7 +35,7 @@ def run_sample(operator: Operator, sample: Sample, device: str, registered: str)
         None if spec is None or array is None else to_torch(_in_blocks(spec, array), spec.dtype).to(device)
         for spec, array in zip(call.inputs, sample.inputs, strict=True)
     ]
-    outputs = run(inputs, _lengths(operator, sample))
+    outputs = run(inputs, lengths_of(operator, sample, device))
     return [
         _logical(spec, to_numpy(tensor.cpu(), spec.dtype)) for spec, tensor in zip(call.outputs, outputs, strict=True)
     ]
@@ -73,15 +73,11 @@ def _logical(spec: TensorSpec, array: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(array, 0, 2)) if spec.layout == "kv" else array
 
 
-def _lengths(operator: Operator, sample: Sample) -> StepLengths:
+def lengths_of(operator: Operator, sample: Sample, device: str) -> StepLengths:
+    """What a host would know of the sample's step; nothing where the operator is not told of sequences."""
     given = dict(zip((argument.name for argument in operator.inputs), sample.inputs, strict=True))
-    starts, positions = given.get("starts"), given.get("positions")
-    if starts is None or positions is None:
+    starts, positions, slots = (given.get(name) for name in ("starts", "positions", "slots"))
+    if starts is None or positions is None or slots is None:
         return StepLengths((), ())
-    return step_lengths(starts, positions)
-
-
-def step_lengths(starts: Array, positions: Array) -> StepLengths:
-    """Lengths of a batch's sequences from its own integers, on the host."""
-    ends = starts[1:]
-    return StepLengths(tuple(ends.tolist()), tuple((positions[ends - 1] + 1).tolist()))
+    rows = cache_rows(starts, positions, slots, sample.sizes["slot_tokens"])
+    return step_lengths(starts, positions, torch.from_numpy(rows).to(device))

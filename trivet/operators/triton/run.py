@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from trivet.operators.contract import Call, Implementation, TensorSpec, implement, operator_named
-from trivet.operators.lengths import StepLengths
 from trivet.operators.torch.call import DTYPES, Lower, Run, refuse_layouts
+from trivet.operators.torch.lengths import StepLengths
 from trivet.operators.triton.families import KERNELS
 from trivet.operators.triton.launch import Argument, Kernel, Launch, Size, Stride
 from trivet.operators.triton.tiles import Soc, soc_named
