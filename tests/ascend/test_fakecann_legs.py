@@ -10,8 +10,11 @@ import pytest
 if "FAKECANN" not in os.environ:
     pytest.skip("runs over the fake CANN: python -m ascend.fakecann.run pytest …", allow_module_level=True)
 
+import torch
+
 from tests.system.tiny import FIXTURES
 from trivet.base.settings import Settings
+from trivet.framework.model.loader import load
 from trivet.serve.legs import LegReport, climb
 
 
@@ -25,3 +28,11 @@ def test_every_leg_carries_and_the_answer_is_the_same_in_a_batch(family: str, tm
     assert ["driver", "operators", "framework"] == [report.leg for report in reports]
     assert "npu on npu:0" == climbed.model.plan.target
     assert "passed" == next(f.outcome for f in reports[2].findings if f.name == "same_answer")
+
+
+def test_the_pools_are_sized_from_the_memory_of_the_device_not_of_the_host(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path, api_key=None, cpu_target=None)
+    free, _ = torch.npu.mem_get_info("npu:0")
+    loaded = load(FIXTURES / "llama", device="npu", settings=settings)
+
+    assert free == loaded.device.memory_bytes

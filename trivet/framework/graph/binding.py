@@ -42,6 +42,7 @@ class Binding:
     run_samples: Callable[[str | None], Run]  # takes the CPU's kernel target, or None for the best
     describe: Callable[[str | None], str]  # what runs, for people
     slot_tokens: int | None = None  # where the device's operators fix it; None: as many as a slot's bytes hold
+    free_bytes: Callable[[], int | None] = lambda: None  # of a memory of its own; None: it shares the host's
 
 
 def _bind_cpu(request: Request) -> BoundPlan:
@@ -79,6 +80,14 @@ def _npu_samples(cpu_target: str | None) -> Run:
     from trivet.operators.torch.sample import on_torch
 
     return on_torch("npu:0", "npu")
+
+
+def _npu_free_bytes() -> int:
+    _require_npu()
+    import torch
+
+    free, _ = torch.npu.mem_get_info("npu:0")
+    return int(free)
 
 
 def _torch_plan(request: Request, device: str, registered: str) -> BoundPlan:
@@ -130,5 +139,11 @@ BINDINGS: dict[DeviceName, Binding] = {
     ),
     "torch": Binding(_bind_torch, run_samples=_torch_samples, describe=lambda target: "torch"),
     # 128: the block of a paged cache that npu_fused_infer_attention_score takes for prefill in every layout
-    "npu": Binding(_bind_npu, run_samples=_npu_samples, describe=lambda target: "npu", slot_tokens=128),
+    "npu": Binding(
+        _bind_npu,
+        run_samples=_npu_samples,
+        describe=lambda target: "npu",
+        slot_tokens=128,
+        free_bytes=_npu_free_bytes,
+    ),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trivet.base.dtypes import DType
@@ -113,6 +113,7 @@ def load(
     times = LoadTimes()
     with times.phase("facts"):
         placed = open_device("cpu", read_facts(), threads)
+        placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
     with times.phase("open"):
         package = open_model(model, device=device, dtype=dtype, verify=verify, progress=progress, settings=settings)
     with times.phase("tokenizer"):
