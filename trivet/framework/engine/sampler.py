@@ -14,6 +14,8 @@ import numpy as np
 from trivet.base.dtypes import Array
 from trivet.framework.engine.params import SamplingParams
 
+_FEW = 256  # as many as are sorted without a thought
+
 
 class TokenLogprob(NamedTuple):
     """Natural log-probabilities under the model's own distribution: raw logits, before penalties and temperature."""
@@ -164,13 +166,30 @@ def _indices(token_ids: Iterable[int]) -> Array:
 
 
 def _nucleus(scaled: Array, top_p: float) -> Array:
-    """The ascending indices of the fewest largest whose weights reach `top_p` of the total."""
-    target = top_p * np.exp(scaled).sum()
-    # Nearly always a few tokens reach it: look at ever more of the largest before sorting the vocabulary. How many
-    # were looked at does not change the running sum, so it does not change the answer.
-    for count in (64, 1024, len(scaled)):
-        order = largest(scaled, count)
-        reached = int(np.searchsorted(np.cumsum(np.exp(scaled[order])), target)) + 1
-        if reached <= len(order):
-            break
-    return np.sort(order[:reached])
+    """The ascending indices of the fewest largest whose weights reach `top_p` of the total; of equals the lowest first.
+
+    Where that set ends is found by halving the range of values: sorting a whole vocabulary would cost more than all
+    the rest of the sampler, and a flat distribution needs most of it.
+    """
+    weights = np.exp(scaled)
+    target = top_p * weights.sum()
+    inside: list[Array] = []  # in the set for certain
+    reached = 0.0  # their weight
+    open_ones = np.arange(len(scaled))
+    while len(open_ones) > _FEW:
+        values = scaled[open_ones]
+        low, high = values[np.isfinite(values)].min(initial=0.0), values.max()
+        above = values > (low + high) / 2
+        upper = open_ones[above]
+        if len(upper) in (0, len(open_ones)):
+            break  # all are equal
+        weight = weights[upper].sum()
+        if reached + weight >= target:
+            open_ones = upper
+            continue
+        inside.append(upper)
+        reached += weight
+        open_ones = open_ones[~above]
+    order = open_ones[np.argsort(-scaled[open_ones], kind="stable")]
+    needed = int(np.searchsorted(reached + np.cumsum(weights[order]), target)) + 1
+    return np.sort(np.concatenate([*inside, order[:needed]]))
