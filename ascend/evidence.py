@@ -16,6 +16,7 @@ PROOFS = {
     "signatures": "Calls of torch_npu",
     "fakecann": "Execution over a fake CANN",
     "triton": "Triton kernels",
+    "hivm": "Scheduled vector kernels",
 }
 
 HEAD = """# What is proved of the Ascend code without an Ascend
