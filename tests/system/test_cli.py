@@ -106,6 +106,15 @@ def test_converting_twice_reuses_the_package_and_never_replaces_another_unasked(
     assert trivet(["convert", str(FIXTURES / "qwen3"), package, "--force"], cache).returncode == 0
 
 
+def test_a_weight_may_be_kept_in_another_format_than_the_rest(cache: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    arguments = ["convert", LLAMA, str(package), "--precision", "head.weight=float32"]
+    assert trivet(arguments, cache).returncode == 0
+    tensors = json.loads((package / "trivet.json").read_text())["tensors"]
+    assert ["float32", "bfloat16"] == [tensors[name]["dtype"] for name in ("head.weight", "embed.weight")]
+    assert trivet(["up", str(package), "--check-only"], cache).returncode == 0
+
+
 def test_graph_prints_what_each_pass_changed(cache: Path) -> None:
     lines = trivet(["graph", LLAMA], cache).stdout.splitlines()
 
@@ -140,6 +149,8 @@ BAD = {
     "a hub's name": (["generate", "org/model", "hi"], "not fetched from a hub"),
     "no such command": (["serv", LLAMA], "is not a command"),
     "no such pass": (["graph", LLAMA, "--after", "nothing"], "no such pass"),
+    "a precision without a format": (["convert", LLAMA, "/tmp/never", "--precision", "head"], "wanted PATTERN="),
+    "a precision that names nothing": (["convert", LLAMA, "/tmp/never", "--precision", "x*=float32"], "names no"),
     "no such target": (["operators", "verify", "--target", "sse9"], "does not run it"),
     "a context the model has not": (["generate", LLAMA, "hi", "--max-context", "999999"], "was made for 4096"),
     "more threads than CPUs": (["generate", LLAMA, "hi", "--threads", "9999"], "available"),

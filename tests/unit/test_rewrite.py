@@ -101,6 +101,19 @@ def test_a_cast_is_put_where_a_contract_does_not_take_the_format() -> None:
     assert graph.nodes[-1].inputs == ("hidden", "hidden.float32")
 
 
+def test_a_format_may_be_given_by_name_and_the_first_pattern_counts() -> None:
+    target = target_for("cpu", "bfloat16", (("l.gate*", "float32"), ("l.*", "bfloat16")))
+    graph = optimise(mlp(), target, level=0)
+    formats = {name: recipe.dtype for name, recipe in graph.weights.items()}
+
+    assert {"table": "bfloat16", "l.gate.weight": "float32", "l.up.weight": "bfloat16"} == formats
+
+
+def test_a_pattern_that_names_nothing_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"precision 'layer\.\*' names no weight or value"):
+        optimise(mlp(), target_for("cpu", "bfloat16", (("layer.*", "float32"),)))
+
+
 BROKEN = {
     "reads missing before it is made": lambda g: replace(g, nodes=(Node("add", ("missing", "hidden"), ("mixed",)),)),
     "hidden is made twice": lambda g: replace(g, nodes=(g.nodes[0], *g.nodes)),

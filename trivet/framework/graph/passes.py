@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from trivet.base.dtypes import DType
@@ -33,17 +34,22 @@ class Target:
     activations: DType
     linear_layout: Layout  # of the weights that linears read
     cache_layout: Layout
+    # Formats by name, as shell patterns of weights and values: the first that matches counts.
+    overrides: tuple[tuple[str, DType], ...] = ()
+
+    def override(self, name: str) -> DType | None:
+        return next((dtype for pattern, dtype in self.overrides if fnmatchcase(name, pattern)), None)
 
 
-def target_for(device: DeviceName, dtype: DType) -> Target:
-    """The target whose weights and cache are in `dtype`, bfloat16 or float32.
+def target_for(device: DeviceName, dtype: DType, overrides: tuple[tuple[str, DType], ...] = ()) -> Target:
+    """The target whose weights and cache are in `dtype`, bfloat16 or float32, but for what `overrides` name.
 
     Between operators the CPU keeps float32: its sums are float32 anyway, and the rows are few. Other devices move
     activations through memory, in `dtype` where a contract leaves the choice.
     """
     if device == "cpu":
-        return Target(device, dtype, dtype, "float32", linear_layout="panels", cache_layout="kv")
-    return Target(device, dtype, dtype, dtype, linear_layout="rows", cache_layout="blocks")
+        return Target(device, dtype, dtype, "float32", "panels", "kv", overrides)
+    return Target(device, dtype, dtype, dtype, "rows", "blocks", overrides)
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,7 @@ def assign_precision(graph: Graph, target: Target) -> Graph:
     values = dict(graph.values)
     weights = dict(graph.weights)
     nodes: list[Node] = []
+    _check_overrides(graph, target)
     for stream in graph.streams:
         values[stream.name] = with_dtype(values[stream.name], target.cache)
     for node in graph.nodes:
@@ -139,7 +146,7 @@ def assign_precision(graph: Graph, target: Target) -> Graph:
         inputs: list[str | None] = []
         for argument, name in zip(contract.inputs, node.inputs, strict=True):
             if name is not None and name in weights and values[name].dtype is None:
-                dtype = _allowed(argument, target.weights)
+                dtype = _allowed(argument, target.override(name) or target.weights)
                 values[name] = with_dtype(values[name], dtype)
                 weights[name] = replace(weights[name], dtype=dtype)
             inputs.append(name if name is None else _cast_for(argument, name, values, nodes))
@@ -150,10 +157,21 @@ def assign_precision(graph: Graph, target: Target) -> Graph:
             elif contract.is_view:
                 dtype = values[str(inputs[0])].dtype or target.activations
             else:
-                dtype = _allowed(argument, "float32" if name in graph.outputs else target.activations)
+                usual: DType = "float32" if name in graph.outputs else target.activations
+                dtype = _allowed(argument, target.override(name) or usual)
             values[name] = with_dtype(values[name], dtype)
         nodes.append(replace(node, inputs=tuple(inputs)))
     return replace(graph, nodes=tuple(nodes), values=values, weights=weights)
+
+
+def _check_overrides(graph: Graph, target: Target) -> None:
+    """A pattern that names nothing is a mistake, not a wish that happens to be fulfilled."""
+    for pattern, _ in target.overrides:
+        if not any(fnmatchcase(name, pattern) for name in graph.values):
+            raise GraphError(
+                f"precision {pattern!r} names no weight or value of {graph.name}",
+                "see the names with: trivet graph MODEL --after fuse_rope_kv",
+            )
 
 
 def _allowed(argument: Argument, wanted: DType) -> DType:

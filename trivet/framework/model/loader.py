@@ -179,9 +179,15 @@ def model_config(model: str | Path) -> ModelConfig:
     return read_manifest(path).config if is_package(path) else parse_config(open_checkpoint(path).config)
 
 
-def model_graph(config: ModelConfig, dtype: DType, level: int = MAX_LEVEL, device: DeviceName = "cpu") -> Graph:
+def model_graph(
+    config: ModelConfig,
+    dtype: DType,
+    level: int = MAX_LEVEL,
+    device: DeviceName = "cpu",
+    overrides: tuple[tuple[str, DType], ...] = (),
+) -> Graph:
     """The graph as it runs on the device: built by the family, then optimised."""
-    return optimise(build_graph(config), target_for(device, dtype), level)
+    return optimise(build_graph(config), target_for(device, dtype, overrides), level)
 
 
 def stream_bytes(graph: Graph) -> dict[str, int]:
