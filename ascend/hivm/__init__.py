@@ -1,0 +1,1 @@
+"""Executes scheduled vector kernels (UB addresses, pipes, flags) on this machine and finds races among the pipes."""

@@ -1,0 +1,91 @@
+"""Scheduled kernels, executed with their addresses and flags, agree with their contracts and never race."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ascendnpuir", reason="ascendnpu-ir is missing: pip install -r ascend/requirements.txt")
+
+from ascend.hivm.__main__ import main, mutated_sample, reasons, vector_kernels
+from ascend.hivm.agree import Ran, run_sample
+from ascend.hivm.mutants import outcomes
+from ascend.hivm.order import Access
+from ascend.lower.cases import DTYPES
+from ascend.lower.right import operand_dtypes, samples_in
+from ascend.lower.stages import lower, plan_memory
+from trivet.base.dtypes import DType
+from trivet.operators.contract import operator_named
+from trivet.operators.triton.launch import Kernel
+from trivet.operators.triton.tiles import soc_named
+
+_SOC = soc_named("Ascend910B3")
+_KERNELS = {kernel.operator: kernel for kernel in vector_kernels()}
+
+
+def _alone(kernel: Kernel, dtype: DType) -> Ran:
+    """The sample that goes round its buffers, as one program."""
+    return run_sample(kernel, mutated_sample(operator_named(kernel.operator), dtype), _SOC.name, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operator", list(_KERNELS))
+def test_values_are_the_contracts_and_no_pipe_races(operator: str, dtype: DType) -> None:
+    for sample in list(samples_in(operator_named(operator), dtype))[-3:]:
+        ran = run_sample(_KERNELS[operator], sample, _SOC.name, 3)
+
+        assert [] == reasons(ran), ran.what
+
+
+@pytest.mark.parametrize("operator", list(_KERNELS))
+def test_a_flag_dropped_whole_races_or_was_not_needed(operator: str) -> None:
+    ran = _alone(_KERNELS[operator], "bfloat16")
+    judged = outcomes(ran.traces[0], ran.sizes)
+
+    assert any("race" in outcome.seen for outcome in judged if outcome.mutant.kind == "flag")
+    for outcome in judged:
+        if outcome.mutant.kind in ("set", "wait"):
+            assert outcome.seen, outcome.mutant
+        assert bool(outcome.seen) != bool(outcome.reason)
+
+
+def test_a_buffer_moved_onto_another_is_found() -> None:
+    ran = _alone(_KERNELS["silu_mul"], "float32")
+    loads = [event for event in ran.traces[0] if isinstance(event, Access) and event.pipe == "PIPE_MTE2"]
+    first = loads[0].writes[0]
+    moved = [
+        replace(event, writes=(first,)) if isinstance(event, Access) and event.line == loads[1].line else event
+        for event in ran.traces[0]
+    ]
+
+    assert any(fault.kind == "race" for fault in replace(ran, traces=[moved]).faults)
+
+
+def test_the_schedule_is_of_the_memory_that_was_planned() -> None:
+    kernel = _KERNELS["rms_norm"]
+    operator = operator_named("rms_norm")
+    sample = mutated_sample(operator, "bfloat16")
+    launch, dtypes = kernel.launch(sample.call, sample.sizes, _SOC), operand_dtypes(operator, sample.call)
+    planned = plan_memory(lower(launch, dtypes, _SOC.name), _SOC.name, "rms_norm").used_bytes["UB"]
+    accesses = [event for event in _alone(kernel, "bfloat16").traces[0] if isinstance(event, Access)]
+    ends = [
+        footprint.at.stop
+        for access in accesses
+        for footprint in (*access.reads, *access.writes)
+        if footprint.memory == "UB" and isinstance(footprint.at, slice)
+    ]
+
+    assert planned == max(ends)
+
+
+def test_the_run_writes_what_it_counted(tmp_path: Path) -> None:
+    out = tmp_path / "hivm.json"
+
+    assert 0 == main(["--operator", "add", "--out", str(out)])
+    fragment = json.loads(out.read_text())
+    assert 15 == fragment["agreements"]["add"]
+    assert 0 < fragment["count"]["mutants_caught_as_races"] < fragment["count"]["mutants_caught"]
+    assert 1 == main(["--operator", "nothing", "--out", str(out)])
