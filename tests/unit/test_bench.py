@@ -327,9 +327,8 @@ def test_the_limits_need_no_model(tmp_path):
     assert 2 == result.stdout.count("GFLOP/s")
 
 
-def test_every_benchmark_asks_a_question_there_is():
+def test_every_question_has_a_benchmark_that_asks_it():
     folder = Path(__file__).parents[2] / "benchmarks"
 
-    assert ["decode", "limits", "load", "prefill"] == sorted(file.stem for file in folder.glob("*.py"))
-    for file in folder.glob("*.py"):
-        assert f'"--only", "{file.stem}"' in file.read_text()
+    for question in ("decode", "limits", "load", "prefill"):
+        assert f'"--only", "{question}"' in (folder / f"{question}.py").read_text()
