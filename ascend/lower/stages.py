@@ -83,15 +83,7 @@ def plan_memory(lowered: Lowered, soc: str, what: str) -> Planned:
     refuses the kernel for another reason.
     """
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.mlir"
-        source.write_text(without_mix_mode(lowered.linalg))
-        command = (
-            bishengir("bishengir-compile"), source, f"--target={soc}",
-            "--enable-auto-multi-buffer=true", "--enable-auto-bind-sub-block=true",
-            "--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true",
-            "-o", Path(folder) / "kernel",
-        )  # fmt: skip
-        done = run(command, {"HIVMC_KEEPS": folder})
+        done = compile_for(lowered, soc, Path(folder))
         kept = Path(folder) / "module.hivm.opt.mlir"
         if done.returncode == 0 and kept.exists():
             module = kept.read_text()
@@ -146,3 +138,16 @@ def _used(module: str) -> dict[str, int]:
 def _last_error(report: str) -> str:
     errors = [line for line in report.splitlines() if "error" in line.lower()]
     return (errors or report.splitlines() or ["no message"])[-1].strip()
+
+
+def compile_for(lowered: Lowered, soc: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Huawei's compiler over a kernel, in `folder`, with the options that everything here compiles by and `more`."""
+    source = folder / "kernel.mlir"
+    source.write_text(without_mix_mode(lowered.linalg))
+    command = (
+        bishengir("bishengir-compile"), source, f"--target={soc}",
+        "--enable-auto-multi-buffer=true", "--enable-auto-bind-sub-block=true",
+        "--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true",
+        *more, "-o", folder / "kernel",
+    )  # fmt: skip
+    return run(command, {"HIVMC_KEEPS": str(folder)})
