@@ -144,7 +144,7 @@ def compile_for(lowered: Lowered, soc: str, folder: Path, *more: str) -> subproc
     """Huawei's compiler over a kernel, in `folder`, with the options that everything here compiles by and `more`."""
     source = folder / "kernel.mlir"
     source.write_text(without_mix_mode(lowered.linalg))
-    command = (
+    command: tuple[str | Path, ...] = (
         bishengir("bishengir-compile"), source, f"--target={soc}",
         "--enable-auto-multi-buffer=true", "--enable-auto-bind-sub-block=true",
         "--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true",
