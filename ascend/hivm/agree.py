@@ -10,9 +10,10 @@ import numpy as np
 from ascend.hivm.execute import execute
 from ascend.hivm.order import Event, Fault, faults, faults_between
 from ascend.hivm.schedule import schedule
-from ascend.lower.right import from_blocks, operand_dtypes, to_blocks
+from ascend.lower.right import operand_dtypes
 from ascend.lower.stages import describe, lower
 from trivet.base.dtypes import Array, DType, cast, storage
+from trivet.operators.blocks import from_blocks, to_blocks
 from trivet.operators.contract import Operator, Sample, operator_named, resolve
 from trivet.operators.triton.launch import Kernel, Launch
 from trivet.operators.triton.tiles import UB_BYTES, soc_named

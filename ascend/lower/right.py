@@ -14,6 +14,7 @@ import numpy as np
 from ascend.lower.host import build, execute
 from ascend.lower.stages import describe, lower
 from trivet.base.dtypes import Array, DType, cast, storage
+from trivet.operators.blocks import from_blocks, in_blocks, to_blocks
 from trivet.operators.contract import Call, Operator, Sample, TensorSpec, resolve
 from trivet.operators.triton.launch import Launch
 from trivet.operators.verify import reference_outputs
@@ -39,7 +40,7 @@ def samples_in(operator: Operator, dtype: DType, seed: int = 0) -> Iterator[Samp
     seen = set()
     for sample in operator.samples(np.random.default_rng(seed)):
         specs = tuple(_in_dtype(operator, i, spec, dtype) for i, spec in enumerate(sample.call.inputs))
-        outputs = tuple(_laid_out(replace(spec, dtype=dtype)) for spec in sample.call.outputs)
+        outputs = tuple(in_blocks(replace(spec, dtype=dtype)) for spec in sample.call.outputs)
         key = (specs, outputs, tuple(sample.sizes.items()), tuple(sample.call.attributes.items()))
         if key in seen:
             continue
@@ -97,24 +98,10 @@ def run(launch: Launch, operator: Operator, sample: Sample, soc: str, cache: Pat
     }
 
 
-def to_blocks(cache: Array) -> Array:
-    """[num_slots, slot_tokens, 2, kv_heads, head_dim] → [2, num_slots, slot_tokens, kv_heads, head_dim]."""
-    return np.ascontiguousarray(np.moveaxis(cache, 2, 0))
-
-
-def from_blocks(cache: Array) -> Array:
-    """The inverse of `to_blocks`."""
-    return np.moveaxis(cache, 0, 2)
-
-
 def _in_dtype(operator: Operator, index: int, spec: TensorSpec | None, dtype: DType) -> TensorSpec | None:
     if spec is None:
         return None
-    return _laid_out(replace(spec, dtype=dtype) if "bfloat16" in operator.inputs[index].dtypes else spec)
-
-
-def _laid_out(spec: TensorSpec) -> TensorSpec:
-    return replace(spec, layout="blocks" if spec.layout == "kv" else "rows")
+    return in_blocks(replace(spec, dtype=dtype) if "bfloat16" in operator.inputs[index].dtypes else spec)
 
 
 def _cast(array: Array | None, old: TensorSpec | None, new: TensorSpec | None) -> Array | None:

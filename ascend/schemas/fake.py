@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ascend.schemas.importable  # noqa: F401  before the implementations, which import torch_npu
 from trivet.base.errors import GraphError
+from trivet.operators.blocks import in_blocks
 from trivet.operators.contract import OPERATORS, Call, Implementation, TensorSpec, resolve
 from trivet.operators.npu.attention import causal_mask
 from trivet.operators.npu.ragged import kept_numbers
@@ -40,13 +41,9 @@ def sample_cases() -> Iterator[Case]:
     for operator in OPERATORS.values():
         for sample in operator.samples(np.random.default_rng(0)):
             call = in_format(operator, sample, "bfloat16").call
-            inputs = tuple(None if spec is None else _laid_out(spec) for spec in call.inputs)
-            call = replace(call, inputs=inputs, outputs=tuple(map(_laid_out, call.outputs)))
+            inputs = tuple(None if spec is None else in_blocks(spec) for spec in call.inputs)
+            call = replace(call, inputs=inputs, outputs=tuple(map(in_blocks, call.outputs)))
             yield Case(call, sample.sizes, lengths_of(operator, sample, "cpu"))
-
-
-def _laid_out(spec: TensorSpec) -> TensorSpec:
-    return replace(spec, layout="blocks" if spec.layout == "kv" else "rows")
 
 
 def takes(implementation: Implementation, case: Case) -> bool:

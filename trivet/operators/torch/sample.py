@@ -9,7 +9,8 @@ import torch
 
 from trivet.base.dtypes import Array, DType
 from trivet.base.errors import GraphError
-from trivet.operators.contract import Call, Implementation, Operator, Sample, TensorSpec, choose
+from trivet.operators.blocks import from_blocks, in_blocks, to_blocks
+from trivet.operators.contract import Implementation, Operator, Sample, choose
 from trivet.operators.torch.call import DTYPES
 from trivet.operators.torch.lengths import StepLengths, cache_rows, step_lengths
 from trivet.operators.verify import Refused, Run
@@ -23,7 +24,8 @@ def on_torch(device: str = "cpu", registered: str = "torch") -> Run:
 def run_sample(operator: Operator, sample: Sample, device: str, registered: str) -> list[Array]:
     """Outputs in logical shape and storage format. Raises Refused when no implementation takes the sample."""
     call = sample.call
-    laid_out = Call(call.operator, tuple(map(_spec, call.inputs)), tuple(map(_laid_out, call.outputs)), call.attributes)
+    inputs_there = tuple(None if spec is None else in_blocks(spec) for spec in call.inputs)
+    laid_out = replace(call, inputs=inputs_there, outputs=tuple(map(in_blocks, call.outputs)))
     implementation = choose(laid_out, registered)
     if not isinstance(implementation, Implementation):
         raise Refused("; ".join(f"{variant}: {reason}" for variant, reason in implementation) or "none is registered")
@@ -32,13 +34,15 @@ def run_sample(operator: Operator, sample: Sample, device: str, registered: str)
     except GraphError as error:
         raise Refused(error.message) from None
     inputs = [
-        None if spec is None or array is None else to_torch(_in_blocks(spec, array), spec.dtype).to(device)
+        None
+        if spec is None or array is None
+        else to_torch(to_blocks(array) if spec.layout == "kv" else array, spec.dtype).to(device)
         for spec, array in zip(call.inputs, sample.inputs, strict=True)
     ]
     outputs = run(inputs, lengths_of(operator, sample, device))
-    return [
-        _logical(spec, to_numpy(tensor.cpu(), spec.dtype)) for spec, tensor in zip(call.outputs, outputs, strict=True)
-    ]
+    made = [to_numpy(tensor.cpu(), spec.dtype) for spec, tensor in zip(call.outputs, outputs, strict=True)]
+    pairs = zip(call.outputs, made, strict=True)
+    return [from_blocks(array) if spec.layout == "kv" else array for spec, array in pairs]
 
 
 def to_torch(stored: Array, dtype: DType | None) -> torch.Tensor:
@@ -54,23 +58,6 @@ def to_numpy(tensor: torch.Tensor, dtype: DType | None) -> Array:
     plain = tensor.contiguous()
     array: Array = plain.view(torch.uint16).numpy() if dtype == "bfloat16" else plain.numpy()
     return array
-
-
-def _spec(spec: TensorSpec | None) -> TensorSpec | None:
-    return None if spec is None else _laid_out(spec)
-
-
-def _laid_out(spec: TensorSpec) -> TensorSpec:
-    return replace(spec, layout="blocks" if spec.layout == "kv" else "rows")
-
-
-def _in_blocks(spec: TensorSpec, array: Array) -> Array:
-    """A logical cache [slots, slot_tokens, 2, …] with keys before values; anything else as it is."""
-    return np.ascontiguousarray(np.moveaxis(array, 2, 0)) if spec.layout == "kv" else array
-
-
-def _logical(spec: TensorSpec, array: Array) -> Array:
-    return np.ascontiguousarray(np.moveaxis(array, 0, 2)) if spec.layout == "kv" else array
 
 
 def lengths_of(operator: Operator, sample: Sample, device: str) -> StepLengths:
