@@ -10,6 +10,7 @@ pytest.importorskip("ascendnpuir", reason="ascendnpu-ir is missing: pip install 
 from ascend.hivm.agree import run
 from ascend.hivm.program import HivmError
 from ascend.lower.cases import DTYPES
+from tests.ascend.routing import router_case
 from trivet.base.dtypes import Array, DType, cast
 from trivet.operators.samples import normal
 from trivet.operators.triton import moe, router, sample
@@ -29,17 +30,7 @@ def _run(launches: tuple[Launch, ...], operands: dict[str, Array], dtypes: dict[
 
 @pytest.mark.parametrize(("num_experts", "chosen"), [(8, 2), (60, 4), (256, 8)])
 def test_the_router_takes_the_highest_and_the_lower_of_equals(num_experts: int, chosen: int) -> None:
-    logits = np.random.default_rng(1).standard_normal((37, num_experts)).astype(np.float32).round(1)  # many ties
-    logits[3] = 0.0
-    logits[4, : num_experts - 1] = -np.inf
-    wanted = np.argsort(-logits, axis=1, kind="stable")[:, :chosen]
-    shares = np.exp(logits.astype(np.float64))
-    shares /= np.take_along_axis(shares, wanted, 1).sum(axis=1, keepdims=True)
-    operands = {
-        "logits": logits,
-        "weights": np.full((37, chosen), np.nan, np.float32),
-        "experts": np.full((37, chosen), -1, np.int32),
-    }
+    operands, wanted, shares = router_case(num_experts, chosen, True)
 
     launch = router.router_topk(num_experts, chosen, True, _SOC)
     _run((launch,), operands, {"logits": "float32", "weights": "float32", "experts": "int32"})

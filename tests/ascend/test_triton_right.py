@@ -18,6 +18,7 @@ from ascend.lower.host import build, execute
 from ascend.lower.right import Agreement, check, run, samples_in
 from ascend.lower.stages import lower
 from ascend.lower.toolchain import missing_host_tools
+from tests.ascend.routing import router_case
 from trivet.base.dtypes import Array, DType, cast
 from trivet.operators.contract import Call, Sample, TensorSpec, operator_named
 from trivet.operators.samples import normal
@@ -268,17 +269,7 @@ def _run(launches: tuple[Launch, ...], operands: dict[str, Array], dtypes: dict[
 def test_the_router_takes_the_highest_and_the_lower_of_equals(
     num_experts: int, chosen: int, is_renormalised: bool
 ) -> None:
-    logits = np.random.default_rng(1).standard_normal((37, num_experts)).astype(np.float32).round(1)  # many ties
-    logits[3] = 0.0
-    logits[4, : num_experts - 1] = -np.inf
-    wanted = np.argsort(-logits, axis=1, kind="stable")[:, :chosen]
-    shares = np.exp(logits.astype(np.float64))
-    shares /= (np.take_along_axis(shares, wanted, 1) if is_renormalised else shares).sum(axis=1, keepdims=True)
-    operands = {
-        "logits": logits,
-        "weights": np.full((37, chosen), np.nan, np.float32),
-        "experts": np.full((37, chosen), -1, np.int32),
-    }
+    operands, wanted, shares = router_case(num_experts, chosen, is_renormalised)
 
     launch = router.router_topk(num_experts, chosen, is_renormalised, _SOC)
     _run((launch,), operands, {"logits": "float32", "weights": "float32", "experts": "int32"})
