@@ -17,12 +17,14 @@ from trivet.base.settings import Settings
 from trivet.framework.model.loader import load
 from trivet.serve.legs import LegReport, climb
 
+HOST = Path(__file__).parents[1] / "fixtures" / "hosts" / "kunpeng-910b"  # what the emulated device stands in
+
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_every_leg_carries_and_the_answer_is_the_same_in_a_batch(family: str, tmp_path: Path) -> None:
     settings = Settings(cache_dir=tmp_path, api_key=None, cpu_target=None)
     reports: list[LegReport] = []
-    climbed = climb(str(FIXTURES / family), settings, reports.append, device="npu", max_context=512)
+    climbed = climb(str(FIXTURES / family), settings, reports.append, root=HOST, device="npu", max_context=512)
 
     assert climbed.failed_leg is None
     assert ["driver", "operators", "framework"] == [report.leg for report in reports]

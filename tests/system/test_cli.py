@@ -18,6 +18,7 @@ from tests.system.tiny import FIXTURES
 from trivet.cli import COMMANDS
 
 LLAMA = str(FIXTURES / "llama")
+NO_NPU = FIXTURES.parent / "hosts" / "epyc-vm"
 RUN = [sys.executable, "-c", "from trivet.cli import main; main()"]
 
 
@@ -63,6 +64,15 @@ def test_up_gives_the_same_report_as_data(cache: Path) -> None:
     assert report["failed_leg"] is None
     assert [leg["leg"] for leg in report["legs"]] == ["driver", "operators", "framework"]
     assert report["legs"][2]["measures"]["decode_tokens_per_s"] > 0
+
+
+def test_up_on_a_device_that_the_host_lacks_stops_at_the_driver_leg(cache: Path) -> None:
+    done = trivet(["up", LLAMA, "--check-only", "--device", "npu", "--root", str(NO_NPU)], cache)
+
+    assert done.returncode == 2
+    assert "driver     does not carry" in done.stdout
+    assert "npu_absent" in done.stdout
+    assert "operators" not in done.stdout
 
 
 def test_a_changed_byte_fails_the_framework_leg_and_is_located(cache: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,11 +24,17 @@ _COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "un
 @click.argument("model")
 @model_options
 @server_options
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default="/",
+    help="Climb the driver leg of the captured host under this directory, where the device is an emulated one",
+)
 @click.option("--check-only", is_flag=True, help="Climb and report, do not serve")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (to stdout, before serving)")
 def up(
-    model: str, host: str, port: int, insecure: bool, served_name: str | None, check_only: bool, as_json: bool,
-    **options: Any,
+    model: str, host: str, port: int, insecure: bool, served_name: str | None, root: Path, check_only: bool,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Check this host, the operators and MODEL, each leg before the next; then serve it over the OpenAI API.
 
@@ -47,7 +54,8 @@ def up(
     if not check_only:
         check_exposure(host, settings.api_key is not None, insecure)
         listener = listen(host, port)  # before the climb: a port in use shows at once
-    climbed = climb(model, settings, (lambda report: None) if as_json else print_leg, **load_options(**options))
+    on_leg = (lambda report: None) if as_json else print_leg
+    climbed = climb(model, settings, on_leg, root=root, **load_options(**options))
     if as_json:
         click.echo(to_json(climbed))
     elif climbed.decode_profile:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trivet.base.errors import TrivetError
 from trivet.base.findings import Finding, Leg, Outcome, verdict
@@ -66,8 +66,12 @@ class Climb:
         return next((report.leg for report in self.legs if report.outcome == "failed"), None)
 
 
-def climb(model: str, settings: Settings, on_leg: Callable[[LegReport], None], **options: Any) -> Climb:
+def climb(
+    model: str, settings: Settings, on_leg: Callable[[LegReport], None], *, root: Path = Path("/"), **options: Any
+) -> Climb:
     """Climb with `model`, telling `on_leg` of each leg as it is done. `options` are those of `load`.
+
+    The driver leg is that of the host whose files lie under `root`: a captured one where the device is emulated.
 
     A leg that cannot carry is a failed finding, not an exception. Raises CheckpointError or ConfigError when there is
     no model to climb with.
@@ -75,7 +79,7 @@ def climb(model: str, settings: Settings, on_leg: Callable[[LegReport], None], *
     climbed = Climb()
     config = model_config(model)
     steps: tuple[tuple[Leg, Callable[[LegReport], None]], ...] = (
-        ("driver", lambda report: _driver(report, model, settings)),
+        ("driver", lambda report: _driver(report, model, settings, root, options)),
         ("operators", lambda report: _operators(report, config, settings, options)),
         ("framework", lambda report: _framework(report, model, settings, options, climbed)),
     )
@@ -101,9 +105,10 @@ def _timed(report: LegReport) -> Iterator[None]:
     report.seconds = time.perf_counter() - start
 
 
-def _driver(report: LegReport, model: str, settings: Settings) -> None:
-    need = need_of(Path(model), "cpu", settings.cache_dir.absolute())
-    facts = read_facts(Path("/"), paths=(need.disk_path,) if need.disk_path else ())
+def _driver(report: LegReport, model: str, settings: Settings, root: Path, options: dict[str, Any]) -> None:
+    device: Literal["cpu", "npu"] = "npu" if options.get("device") == "npu" else "cpu"
+    need = need_of(Path(model), device, settings.cache_dir.absolute())
+    facts = read_facts(root.resolve(), paths=(need.disk_path,) if need.disk_path else ())
     report.findings += examine(facts, need)
 
 
@@ -139,7 +144,7 @@ def _framework(report: LegReport, model: str, settings: Settings, options: dict[
     prompt = probe.probe_prompt(loaded)
     alone, _ = probe.answer_alone(plan, prompt)
     _same_answer(report, alone, probe.answer_in_a_crowd(plan, prompt))
-    _answer_of_before(report, alone, package.path)
+    _answer_of_before(report, alone, package.path, options.get("device") or "cpu")
 
     answer, speed = probe.answer_alone(plan, prompt)  # warm now
     assert answer == alone, "the same prompt gave two answers"
@@ -166,10 +171,10 @@ def _same_answer(report: LegReport, alone: probe.Answer, crowd: probe.Answer) ->
                "report this with the output of: trivet version")  # fmt: skip
 
 
-def _answer_of_before(report: LegReport, answer: probe.Answer, package: Path) -> None:
-    before = probe.recorded_answer(package)
+def _answer_of_before(report: LegReport, answer: probe.Answer, package: Path, device: DeviceName) -> None:
+    before = probe.recorded_answer(package, device)
     if before is None or before.prompt != answer.prompt:
-        kept = probe.record_answer(package, answer)
+        kept = probe.record_answer(package, device, answer)
         detail = "recorded now, later starts are compared with it" if kept else "not recorded: the package is read-only"
         report.add("known_answer", "passed", detail)
     elif before.tokens == answer.tokens:

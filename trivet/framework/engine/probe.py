@@ -1,7 +1,7 @@
 """Does a loaded model keep its word, and how fast is it? One prompt, answered greedily: alone, then in a crowd.
 
 The two must agree bit for bit, whatever else runs and however the prompt was cut. The answer is kept with the
-package, so that a later start on this or another host can be compared with it.
+package, one for each device, so that a later start on this or another host can be compared with it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
 from trivet.framework.engine.engine import Delta, Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.graph.cost import streamed_bytes
+from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import LoadedModel
@@ -85,22 +87,34 @@ def answer_in_a_crowd(plan: BoundPlan, prompt: Sequence[int]) -> Answer:
     return _answer(prompt, deltas, "alone")
 
 
-def recorded_answer(package: Path) -> Answer | None:
-    """What an earlier start answered; None where none was recorded, or the record cannot be read."""
+def recorded_answer(package: Path, device: DeviceName) -> Answer | None:
+    """What an earlier start on `device` answered; None where none was recorded, or the record cannot be read.
+
+    Devices round differently, so their greedy answers may part; each is held to its own.
+    """
     try:
-        document = json.loads((package / RECORD).read_text())
+        document = _records(package)[device]
         return Answer(*(tuple(document[key]) for key in ("prompt", "tokens", "logprobs")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 
-def record_answer(package: Path, answer: Answer) -> bool:
-    """Keep the answer with the package; False where the folder cannot be written to."""
+def record_answer(package: Path, device: DeviceName, answer: Answer) -> bool:
+    """Keep the answer with the package, beside those of other devices; False where the folder cannot be written to."""
     try:
-        (package / RECORD).write_text(json.dumps(vars(answer)))
+        (package / RECORD).write_text(json.dumps({**_records(package), device: vars(answer)}))
     except OSError:
         return False
     return True
+
+
+def _records(package: Path) -> dict[str, Any]:
+    """Every device's record; none where the file is absent or is not such a record."""
+    try:
+        records = json.loads((package / RECORD).read_text())
+        return {device: records[device] for device in get_args(DeviceName) if device in records}
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _request(name: str, prompt: Sequence[int]) -> Request:
