@@ -19,6 +19,7 @@ from ascend.schemas.models import CONFIGS, SIZES, model_cases
 from ascend.schemas.signature import parse
 from ascend.schemas.stubs import build
 from trivet.base.errors import GraphError
+from trivet.framework.graph.passes import MAX_LEVEL
 from trivet.operators import npu
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Implementation, choose
 
@@ -88,7 +89,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("level", range(MAX_LEVEL + 1))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_node_of_a_model_runs_on_the_devices_own_operators(name: str, level: int) -> None:
     expected = VARIANTS | {"attention": {"batched" if name == "qwen2.5-0.5b" else "ragged"}}
@@ -121,7 +122,7 @@ def test_a_keyword_that_the_operator_does_not_know_is_an_error_here_too(monkeypa
 
 
 def test_a_plan_with_slots_that_are_no_blocks_of_the_device_is_refused() -> None:
-    case = next(case for case in model_cases("llama-3-8b", 2) if case.call.operator == "attention")
+    case = next(case for case in model_cases("llama-3-8b", MAX_LEVEL) if case.call.operator == "attention")
     ragged = IMPLEMENTATIONS["attention", "npu"][0]
 
     with pytest.raises(GraphError, match="slots of 24 tokens, wanted a multiple of 16 up to 1024"):

@@ -12,6 +12,7 @@ import trivet.operators.torch  # noqa: F401  registers the implementations
 from tests.ascend.tiny_torch import bfloat16_error_of_allowed, greedy_tokens_in_a_batch, torch_plan
 from tests.system.tiny import FAMILIES, recorded, step
 from trivet.base.dtypes import DType
+from trivet.framework.graph.passes import MAX_LEVEL
 from trivet.framework.graph.plan import Batch
 from trivet.framework.graph.torch_plan import TorchPlan
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Call
@@ -21,7 +22,7 @@ from trivet.operators.torch.traffic import Traffic
 from trivet.operators.verify import verify
 
 
-def plan(family: str, dtype: DType, level: int = 2) -> TorchPlan:
+def plan(family: str, dtype: DType, level: int = MAX_LEVEL) -> TorchPlan:
     return torch_plan(family, dtype, "torch", device="cpu", num_slots=40, slot_tokens=16, level=level)
 
 
@@ -31,7 +32,7 @@ def test_an_implementation_agrees_with_its_reference(name: str, activations: DTy
     assert verify(OPERATORS[name], on_torch(), activations).failure is None
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("level", range(MAX_LEVEL + 1))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32_logits_are_the_recorded_ones(family: str, level: int) -> None:
     oracle = recorded(family)

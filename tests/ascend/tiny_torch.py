@@ -9,12 +9,19 @@ from trivet.base.dtypes import DType
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
-from trivet.framework.graph.passes import DeviceName
+from trivet.framework.graph.passes import MAX_LEVEL, DeviceName
 from trivet.framework.graph.torch_plan import TorchPlan
 
 
 def torch_plan(
-    family: str, dtype: DType, name: DeviceName, *, device: str, num_slots: int, slot_tokens: int, level: int = 2
+    family: str,
+    dtype: DType,
+    name: DeviceName,
+    *,
+    device: str,
+    num_slots: int,
+    slot_tokens: int,
+    level: int = MAX_LEVEL,
 ) -> TorchPlan:
     graph, weights = graph_and_weights(family, dtype, level, name)
     return TorchPlan(

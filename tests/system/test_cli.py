@@ -121,7 +121,7 @@ def test_a_weight_may_be_kept_in_another_format_than_the_rest(cache: Path, tmp_p
     arguments = ["convert", LLAMA, str(package), "--precision", "head.weight=float32"]
     assert trivet(arguments, cache).returncode == 0
     tensors = json.loads((package / "trivet.json").read_text())["tensors"]
-    assert ["float32", "bfloat16"] == [tensors[name]["dtype"] for name in ("head.weight", "embed.weight")]
+    assert ["float32", "bfloat16"] == [tensors[name][0]["dtype"] for name in ("head.weight", "embed.weight")]
     assert trivet(["up", str(package), "--check-only"], cache).returncode == 0
 
 

@@ -11,16 +11,17 @@ import numpy as np
 
 from trivet._native import Team
 from trivet.base.dtypes import Array, DType
+from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import DeviceName
+from trivet.framework.graph.passes import MAX_LEVEL, DeviceName
 from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.graph.recipe import evaluate
 from trivet.framework.graph.reference import ReferencePlan
 from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import parse_config
-from trivet.framework.model.loader import model_graph, stream_bytes
+from trivet.framework.model.loader import model_graph
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tiny"
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -36,7 +37,7 @@ def recorded(family: str) -> dict[str, Array]:
 
 @cache
 def graph_and_weights(
-    family: str, dtype: DType, level: int = 2, device: DeviceName = "cpu"
+    family: str, dtype: DType, level: int = MAX_LEVEL, device: DeviceName = "cpu"
 ) -> tuple[Graph, dict[str, Array]]:
     checkpoint = open_checkpoint(FIXTURES / family)
     graph = model_graph(parse_config(checkpoint.config), dtype, level, device)
@@ -51,7 +52,7 @@ def small_slots(graph: Graph) -> SlotLayout:
 
 
 def cpu_plan(
-    family: str, dtype: DType, *, level: int = 2, kept: tuple[str, ...] = (), num_threads: int = 2,
+    family: str, dtype: DType, *, level: int = MAX_LEVEL, kept: tuple[str, ...] = (), num_threads: int = 2,
     num_slots: int = 40, limits: Limits = LIMITS, target: str | None = None,
 ) -> CpuPlan:  # fmt: skip
     graph, weights = graph_and_weights(family, dtype, level)
@@ -62,7 +63,7 @@ def cpu_plan(
     )  # fmt: skip
 
 
-def reference_plan(family: str, dtype: DType, *, level: int = 2) -> ReferencePlan:
+def reference_plan(family: str, dtype: DType, *, level: int = MAX_LEVEL) -> ReferencePlan:
     graph, weights = graph_and_weights(family, dtype, level)
     return ReferencePlan(graph, weights, limits=LIMITS, num_slots=40, slot_tokens=SLOT_TOKENS)
 

@@ -8,13 +8,24 @@ from gguf import GGUFWriter
 
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.recipe import Recipe, Source
+from trivet.framework.model.checkpoints.checkpoint import Checkpoint
+from trivet.framework.model.checkpoints.digest import source_digest
+from trivet.framework.model.config import parse_config
+from trivet.framework.model.families import build_graph
+from trivet.framework.model.injection import inject
+from trivet.framework.model.journal import Journal
+from trivet.framework.model.manifest import Manifest, write_manifest
+from trivet.framework.model.package import Package, open_package
+from trivet.framework.model.pieces import Piece
+from trivet.framework.model.shards import SHARD_BYTES, plan_shards
+from trivet.framework.model.tokenizer_files import write_tokenizer_files
 from trivet.operators.contract import TensorSpec
 
 TINY = Path(__file__).parents[1] / "fixtures" / "tiny"
 
 LLAMA_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 96,
+    "vocab_size": 512,
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 1,
@@ -45,6 +56,31 @@ def write_folder(folder: Path, tensors: dict[str, np.ndarray], config: dict = LL
     (folder / "tokenizer.json").write_bytes((TINY / "llama" / "tokenizer.json").read_bytes())
     (folder / "model.safetensors").write_bytes(safetensors(tensors))
     return folder
+
+
+def llama_tensors(config: dict = LLAMA_CONFIG) -> dict[str, np.ndarray]:
+    """Every tensor of the model, bfloat16 bits of small random numbers."""
+    rng = np.random.default_rng(0)
+    sources = [source for recipe in build_graph(parse_config(config)).weights.values() for source in recipe.sources]
+    return {
+        source.tensor: (rng.standard_normal(source.shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        for source in sources
+    }
+
+
+def write_package(checkpoint: Checkpoint, graph: Graph, folder: Path, *, shard_bytes: int = SHARD_BYTES) -> Package:
+    """A package of any graph, also of one that computes nothing; every weight whole."""
+    folder.mkdir()
+    pieces = [Piece(name, None, recipe) for name, recipe in graph.weights.items()]
+    shards = plan_shards(pieces, shard_bytes)
+    with Journal(folder.with_name(f"{folder.name}.journal")) as journal:
+        tensors, _ = inject(shards, checkpoint.read_rows, folder, journal, lambda num_bytes: None)
+    write_tokenizer_files(checkpoint.tokenizer, folder)
+    sizes = {shard.file: shard.num_bytes for shard in shards}
+    dtype = next(recipe.dtype for recipe in graph.weights.values())
+    digest, config = source_digest(checkpoint.path), parse_config(checkpoint.config)
+    write_manifest(Manifest(config, dtype, 2, graph, checkpoint.path.name, digest, 1, sizes, tensors), folder)
+    return open_package(folder)
 
 
 def weights_graph(sources: dict[str, tuple[int, ...]], dtype: str = "bfloat16", panels: bool = False) -> Graph:

@@ -1,15 +1,13 @@
+import fcntl
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from small_model import weights_graph, write_folder
+from small_model import weights_graph, write_folder, write_package
 
-from trivet.base.errors import ResourceError
+from trivet.base.errors import CheckpointError
 from trivet.framework.model.cache import packaged
-from trivet.framework.model.convert import convert
-from trivet.framework.model.partial_folder import partial_folder, remove_stale
+from trivet.framework.model.checkpoints.readers import open_checkpoint
 
 MATRIX = np.ones((4, 4), np.float32)
 
@@ -20,9 +18,10 @@ class Builds:
     def __init__(self):
         self.count = 0
 
-    def __call__(self, checkpoint, destination):
+    def __call__(self, source, destination):
         self.count += 1
-        return convert(checkpoint, weights_graph({"a": (4, 4)}), destination, dtype="bfloat16", level=0)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        return write_package(open_checkpoint(source), weights_graph({"a": (4, 4)}), destination)
 
 
 def test_a_checkpoint_is_converted_once_and_found_again(tmp_path):
@@ -55,39 +54,21 @@ def test_a_package_is_opened_where_it_is(tmp_path):
     assert not (tmp_path / "unused").exists()
 
 
-def test_what_a_killed_conversion_left_goes_when_the_next_begins(tmp_path):
-    script = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from trivet.framework.model.partial_folder import partial_folder\n"
-        "with partial_folder(Path(sys.argv[1])):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path / "old")], env=environment, check=False)
-    left = [name.rsplit("-", 1)[0] for name in map(str, tmp_path.iterdir())]
-    with partial_folder(tmp_path / "new"):
-        pass
+def test_what_is_not_there_is_said_before_anything_is_made(tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        packaged(tmp_path / "model", tmp_path / "cache", "bfloat16-level0", Builds())
 
-    assert -9 == killed.returncode
-    assert [str(tmp_path / "old.partial")] == left
-    assert [tmp_path / "new"] == list(tmp_path.iterdir())
+    assert [] == list(tmp_path.iterdir())
 
 
-def test_what_is_being_written_stays_and_cannot_be_written_twice(tmp_path):
-    with partial_folder(tmp_path / "package") as folder:
-        remove_stale(tmp_path)
-        with (
-            pytest.raises(ResourceError, match="is being written"),
-            partial_folder(tmp_path / "package"),
-        ):
-            pass
-        (folder / "file").write_text("whole")
+def test_what_a_killed_conversion_left_goes_when_that_of_another_begins_and_what_is_held_stays(tmp_path):
+    packages = tmp_path / "packages"
+    left, held = packages / "old.partial", packages / "busy.partial"
+    for folder in (left, held):
+        folder.mkdir(parents=True)
+    descriptor = os.open(held, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    packaged(write_folder(tmp_path / "model", {"a": MATRIX}), tmp_path, "bfloat16-level0", Builds())
+    os.close(descriptor)
 
-    assert [tmp_path / "package"] == list(tmp_path.iterdir())
-    assert "whole" == (tmp_path / "package" / "file").read_text()
-
-
-def test_a_folder_appears_only_when_it_is_whole(tmp_path):
-    with partial_folder(tmp_path / "package"):
-        during = (tmp_path / "package").exists()
-
-    assert (False, True) == (during, (tmp_path / "package").exists())
+    assert (False, True) == (left.exists(), held.exists())

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_model import weights_graph, write_folder
+from small_model import weights_graph, write_folder, write_package
 
 from trivet.base.errors import CheckpointError
 from trivet.framework.model.checkpoints.readers import open_checkpoint
-from trivet.framework.model.convert import convert
 from trivet.framework.model.manifest import layout_fingerprint
 from trivet.framework.model.package import open_package
 
@@ -20,7 +19,7 @@ SHARD = "model-00001-of-00001.safetensors"
 def package(tmp_path):
     checkpoint = open_checkpoint(write_folder(tmp_path / "model", {"a": MATRIX, "v": MATRIX[0].copy()}))
     graph = weights_graph({"v": (24,), "a": (40, 24)}, "float32", panels=True)
-    return convert(checkpoint, graph, tmp_path / "package", dtype="float32", level=2)
+    return write_package(checkpoint, graph, tmp_path / "package")
 
 
 def change(package, key, value):
@@ -29,7 +28,7 @@ def change(package, key, value):
     *parents, last = key.split("/")
     place = document
     for parent in parents:
-        place = place[parent]
+        place = place[int(parent) if isinstance(place, list) else parent]
     place[last] = value
     path.write_text(json.dumps(document))
 
@@ -53,7 +52,7 @@ def test_a_package_opens_as_it_was_written(package):
 
 def test_every_tensor_begins_on_a_page_in_the_order_of_the_graph(package):
     document = json.loads((package.path / "trivet.json").read_text())
-    offsets = [tensor["offset"] for tensor in document["tensors"].values()]
+    offsets = [piece["offset"] for (piece,) in document["tensors"].values()]
     header_bytes = int.from_bytes((package.path / SHARD).read_bytes()[:8], "little")
 
     assert ["w.v", "w.a"] == list(document["tensors"])
@@ -65,7 +64,7 @@ def test_every_tensor_begins_on_a_page_in_the_order_of_the_graph(package):
 def test_the_manifest_says_where_it_came_from(package):
     document = json.loads((package.path / "trivet.json").read_text())
 
-    assert (1, "float32", 2) == (document["format"], document["dtype"], document["level"])
+    assert (2, "float32", 2) == (document["format"], document["dtype"], document["level"])
     assert {"name": "model", "digest": package.source_digest} == document["source"]
     assert [{"file": SHARD, "bytes": (package.path / SHARD).stat().st_size}] == document["shards"]
     assert layout_fingerprint(package.graph) == document["fingerprint"]
@@ -95,7 +94,7 @@ def test_the_fingerprint_tells_layouts_apart():
 @given(st.sampled_from(["w.v", "w.a"]), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_changed_byte_of_a_weight_is_found(package, name, place, change):
-    tensor = json.loads((package.path / "trivet.json").read_text())["tensors"][name]
+    tensor = json.loads((package.path / "trivet.json").read_text())["tensors"][name][0]
     offset = tensor["offset"] + int(place * tensor["bytes"])
     content = (package.path / SHARD).read_bytes()
     changed = bytes([content[offset] ^ change])
@@ -110,7 +109,7 @@ def test_any_changed_byte_of_a_weight_is_found(package, name, place, change):
 def test_a_newer_package_says_what_to_do(package):
     change(package, "format", 7)
 
-    with pytest.raises(CheckpointError, match=r"package format 7 is newer than this trivet \(1\)\n.*upgrade trivet"):
+    with pytest.raises(CheckpointError, match=r"package format 7 is newer than this trivet \(2\)\n.*upgrade trivet"):
         open_package(package.path)
 
 
@@ -138,11 +137,16 @@ def test_a_truncated_shard_says_how_much_is_wanted(package):
         ("dtype", "float31", "damaged.*dtype float31"),
         ("graph", {}, "damaged.*name"),
         ("tensors", {}, "damaged.*tensors and the graph's weights differ"),
-        ("tensors/w.a/offset", -4096, "damaged.*tensor w.a lies outside its shard"),
-        ("tensors/w.a/offset", 1 << 40, "damaged.*tensor w.a lies outside its shard"),
-        ("tensors/w.a/bytes", 4, "damaged.*tensor w.a has the wrong number of bytes"),
-        ("tensors/w.a/shape", [1], "damaged.*tensor w.a is not what the graph takes"),
-        ("tensors/w.a/shard", "other", "damaged.*other"),
+        ("tensors/w.a/0/offset", -4096, "damaged.*tensor w.a lies outside its shard"),
+        ("tensors/w.a/0/offset", 1 << 40, "damaged.*tensor w.a lies outside its shard"),
+        ("tensors/w.a/0/bytes", 4, "damaged.*tensor w.a has the wrong number of bytes"),
+        ("tensors/w.a/0/shape", [1], "damaged.*tensor w.a is not what the graph takes"),
+        ("tensors/w.a/0/shard", "other", "damaged.*other"),
+        ("tensors/w.a/0/offset", 4097, "damaged.*tensor w.a lies outside its shard, or not on a page"),
+        ("tensors/w.a", [], "damaged.*tensor w.a has 0 pieces for 1 ranks"),
+        ("tensor_parallel", 0, "damaged.*tensor_parallel 0"),
+        ("tensor_parallel", 2, "laid out as another version"),
+        ("format", 1, r"package format 1 is older than this trivet reads \(2\)"),
         ("shards", [{"file": "../x", "bytes": 1 << 41}], "damaged.*not a plain file name"),
         ("config/hidden", 3, "damaged.*hidden"),
     ],

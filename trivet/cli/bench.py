@@ -51,7 +51,7 @@ def bench(
         model = default_model(settings.cache_dir)
     rows = run(
         questions, model, dtype=dtype, threads=threads, repeats=repeats, settings=settings,
-        tell=lambda line: click.echo(line, err=True), progress=Progress("converting", sys.stderr),
+        tell=lambda line: click.echo(line, err=True), progress=Progress(sys.stderr),
     )  # fmt: skip
     if csv_file is not None:
         append_csv(csv_file, rows)

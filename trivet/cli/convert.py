@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trivet.cli.options import Size
+
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
     from trivet.framework.graph.passes import DeviceName
+    from trivet.framework.model.convert import Converted
+
+_EXIT_INTERRUPTED = 130  # what shells give for SIGINT
+_NUM_SLOWEST = 5
 
 
 def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -35,35 +41,78 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
     callback=_overrides,
     help="Another format for the weights that the pattern names, such as 'head.weight=float32'; repeatable",
 )
-@click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True,
-              help="0 only what is needed to run, 1 merged weights, 2 fused operators")  # fmt: skip
+@click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True,
+              help="0 what is needed to run, 1 merged weights, 2 fused operators, 3 fused cache writes")  # fmt: skip
 @click.option("--target", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
               help="The device the weights are laid out for")  # fmt: skip
+@click.option("--tensor-parallel", "num_ranks", type=click.IntRange(1), default=1, show_default=True,
+              help="Ranks to cut the weights for; each then reads its own bytes only")  # fmt: skip
+@click.option("--shard-size", type=Size(), default="1000000000", help="Largest file of weights  [default: 1 GB]")
+@click.option("--memory", type=Size(), help="The most that verifying may take  [default: what is free]")
+@click.option("--ignore", "ignored", metavar="PATTERN", multiple=True,
+              help="Tensors that may be left out though the model does not say so; repeatable")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace another package at DESTINATION")
+@click.option("--json", "as_json", is_flag=True, help="Print what each step made as JSON")
 def convert(
     source: Path, destination: Path, dtype: DType, overrides: tuple[tuple[str, DType], ...], level: int,
-    target: DeviceName, force: bool,
+    target: DeviceName, num_ranks: int, shard_size: int, memory: int | None, ignored: tuple[str, ...],
+    force: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Turn the checkpoint SOURCE, a Hugging Face folder or a GGUF file, into a package at DESTINATION."""
-    import time
+    """Turn the checkpoint SOURCE into a package at DESTINATION.
 
-    from trivet.base.units import format_bytes, format_seconds
+    SOURCE is a Hugging Face folder (safetensors, or PyTorch's .bin) or a GGUF file; it is only read. Interrupted or
+    killed, the same command continues: what is complete is kept in DESTINATION.partial.
+    """
     from trivet.cli.options import Progress
     from trivet.framework.model import convert as conversion
-    from trivet.framework.model.checkpoints.readers import open_checkpoint
-    from trivet.framework.model.config import parse_config
-    from trivet.framework.model.loader import model_graph
+    from trivet.framework.model.steps import Wanted
+    from trivet.framework.model.work_folder import work_path
 
-    start = time.perf_counter()
-    checkpoint = open_checkpoint(source)
-    graph = model_graph(parse_config(checkpoint.config), dtype, level, target, overrides)
-    package = conversion.convert(
-        checkpoint, graph, destination, dtype=dtype, level=level, replace=force,
-        progress=Progress("converting", sys.stderr),
-    )  # fmt: skip
-    click.echo(
-        f"{destination}: {len(package.weights)} weights, {format_bytes(package.weight_bytes)} in {dtype}, "
-        f"{format_seconds(time.perf_counter() - start)}"
-    )
-    device = "" if target == "cpu" else f" --device {target}"
-    click.echo(f"serve it with: trivet up {destination}{device}")
+    wanted = Wanted(dtype, level, target, overrides, num_ranks, shard_size, ignored, memory)
+    try:
+        converted = conversion.convert(
+            source, destination, wanted, replace=force, progress=Progress(sys.stderr),
+            waiting=lambda path: click.echo(f"waiting for the conversion that writes {path}", err=True),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        left = work_path(destination)
+        kept = f"what is complete is in {left}: the same command continues" if left.exists() else "nothing was written"
+        click.echo(f"trivet: interrupted, {kept}", err=True)
+        raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
+    if as_json:
+        click.echo(to_json(converted))
+    else:
+        print_steps(converted, target, num_ranks)
+
+
+def print_steps(converted: Converted, target: DeviceName, num_ranks: int) -> None:
+    """A line per step, the slowest nodes, and what to do next."""
+    from trivet.base.units import format_bytes, format_seconds
+
+    package, verification = converted.package, converted.verification
+    for report in converted.steps:
+        click.echo(f"{report.step:<9} {format_seconds(report.seconds):>9}  {report.made}")
+    for node in verification.node_times[:_NUM_SLOWEST] if verification else ():
+        click.echo(f"{'':<9} {format_seconds(node.seconds):>9}  {node.operator} {node.value}")
+    before = "" if converted.steps else ", made before"
+    size = format_bytes(package.weight_bytes)
+    each = f" for each of {num_ranks} ranks" if num_ranks > 1 else ""
+    click.echo(f"{package.path}: {len(package.weights)} weights, {size} in {package.dtype}{each}{before}")
+    if num_ranks == 1:
+        device = "" if target == "cpu" else f" --device {target}"
+        click.echo(f"serve it with: trivet up {package.path}{device}")
+
+
+def to_json(converted: Converted) -> str:
+    """The package, the steps that made it and what verifying found, as one JSON document."""
+    import msgspec
+
+    package = converted.package
+    document = {
+        "package": str(package.path),
+        "num_weights": len(package.weights),
+        "weight_bytes": package.weight_bytes,
+        "steps": converted.steps,
+        "verification": converted.verification,
+    }
+    return msgspec.json.format(msgspec.json.encode(document)).decode()

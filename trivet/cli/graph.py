@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
               help="Precision to assign")  # fmt: skip
-@click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True, help="Passes up to this level")
+@click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True, help="Passes up to this level")
 @click.option("--after", metavar="PASS", help="Print the graph after this pass whole, 'built' for before any")
 def graph(model: Path, dtype: DType, level: int, after: str | None) -> None:
     """Print the graph of MODEL: a line per pass with what it changed, or one stage whole."""

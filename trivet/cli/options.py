@@ -72,7 +72,7 @@ def server_options(command: Command) -> Command:
 
 def load_options(no_verify: bool, **options: Any) -> dict[str, Any]:
     """What `model_options` gathered as keyword arguments of `load`, telling on stderr while a conversion takes time."""
-    return {**options, "verify": not no_verify, "progress": Progress("converting", sys.stderr)}
+    return {**options, "verify": not no_verify, "progress": Progress(sys.stderr)}
 
 
 def load_model(model: str, **options: Any) -> LoadedModel:
@@ -85,16 +85,18 @@ def load_model(model: str, **options: Any) -> LoadedModel:
 class Progress:
     """Bytes done of bytes in all, on one line of a terminal with the time left; silent where `stream` is none."""
 
-    def __init__(self, verb: str, stream: TextIO) -> None:
-        self._verb = verb
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._started = time.monotonic()
+        self._doing = ""
+        self._started = 0.0
 
-    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+    def __call__(self, doing: str, done_bytes: int, total_bytes: int) -> None:
         if not self._stream.isatty() or done_bytes == 0:
             return
+        if doing != self._doing:
+            self._doing, self._started = doing, time.monotonic()
         left_s = (time.monotonic() - self._started) * (total_bytes / done_bytes - 1)
         is_done = done_bytes >= total_bytes
         tail = "\n" if is_done else f", {format_seconds(left_s)} left  "
-        self._stream.write(f"\r{self._verb} {done_bytes / total_bytes:4.0%} of {format_bytes(total_bytes)}{tail}")
+        self._stream.write(f"\r{doing} {done_bytes / total_bytes:4.0%} of {format_bytes(total_bytes)}{tail}")
         self._stream.flush()

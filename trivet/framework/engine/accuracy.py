@@ -13,10 +13,11 @@ import numpy as np
 from trivet.base.dtypes import Array, DType
 from trivet.base.settings import Settings
 from trivet.framework.graph.binding import BINDINGS, Request
+from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, BoundPlan, Limits
 from trivet.framework.memory.slots import lay_out
-from trivet.framework.model.loader import open_model, stream_bytes
+from trivet.framework.model.loader import open_model
 from trivet.framework.model.package import Package
 
 _TOP = 5

@@ -9,6 +9,7 @@ import numpy as np
 
 from trivet.framework.graph.ir import Graph, Node
 from trivet.framework.graph.plan import Batch
+from trivet.framework.memory.slots import kv_token_bytes
 from trivet.operators.contract import operator_named
 
 
@@ -30,6 +31,16 @@ def streamed_bytes(graph: Graph, batch: Batch) -> int:
 def flops(graph: Graph, batch: Batch) -> int:
     """The operations of this step, two for each multiply-add."""
     return sum(operator_named(node.operator).flops(graph.call(node), _sizes(batch)) for node in graph.nodes)
+
+
+def stream_bytes(graph: Graph) -> dict[str, int]:
+    """What a token costs in each of the graph's streams."""
+    sizes = {}
+    for stream in graph.streams:
+        dtype = graph.values[stream.name].dtype
+        assert dtype is not None
+        sizes[stream.name] = kv_token_bytes(stream.num_heads, stream.head_dim, dtype)
+    return sizes
 
 
 def _sizes(batch: Batch) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """The passes that turn what a family wrote into what a device runs. Passes are data: rules in a PIPELINE with levels.
 
 Fusing never changes an answer: each fused operator computes what its parts did, in the same order. Level 0 runs
-only what is needed to execute at all; 1 merges weights that read the same input; 2 fuses operators.
+only what is needed to execute at all; 1 merges weights that read the same input; 2 fuses operators; 3 fuses what is
+stored in the cache with the storing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trivet.framework.graph.laws import check
 from trivet.framework.graph.rewrite import Rule, rewrite
 from trivet.operators.contract import Argument, Layout, TensorSpec, operator_named, with_dtype
 
-MAX_LEVEL = 2
+MAX_LEVEL = 3
 
 
 DeviceName = Literal["cpu", "torch", "npu"]
@@ -207,7 +208,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("merge_qkv", 1, _rules(MERGE_QKV, MERGE_BIASED_QKV)),
     Pass("merge_gate_up", 1, _rules(MERGE_GATE_UP)),
     Pass("fuse_add_norm", 2, _rules(FUSE_ADD_NORM)),
-    Pass("fuse_rope_kv", 2, _rules(FUSE_ROPE_KV)),
+    Pass("fuse_rope_kv", 3, _rules(FUSE_ROPE_KV)),
     Pass("assign_precision", 0, assign_precision),
     Pass("lay_out", 0, lay_out),
 )

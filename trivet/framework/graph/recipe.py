@@ -25,10 +25,11 @@ BLOCK_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor of the checkpoint, by its published name."""
+    """A tensor of the checkpoint by its published name, or a block of it: `shape` from row and column `origin` on."""
 
     tensor: str
     shape: tuple[int, ...]
+    origin: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,10 @@ def _rows(recipe: Recipe, start: int, stop: int, read_rows: ReadRows) -> Array:
         low, high = max(start - offset, 0), min(stop - offset, source.shape[0])
         offset += source.shape[0]
         if low < high:
-            rows, dtype = read_rows(source.tensor, low, high)
-            parts.append(cast(rows, dtype, recipe.dtype))
+            row, column = source.origin
+            rows, dtype = read_rows(source.tensor, row + low, row + high)
+            block = rows if rows.ndim == 1 else rows[:, column : column + source.shape[1]]
+            parts.append(cast(block, dtype, recipe.dtype))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

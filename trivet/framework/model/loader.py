@@ -19,19 +19,20 @@ from trivet.driver.devices.device import Device
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.host import read_facts
 from trivet.framework.graph.binding import BINDINGS, Request
+from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Limits
-from trivet.framework.memory.slots import SlotLayout, kv_token_bytes, lay_out
+from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.model.cache import packaged
 from trivet.framework.model.chat_template import ChatTemplate
-from trivet.framework.model.checkpoints.checkpoint import Checkpoint
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import ModelConfig, parse_config
-from trivet.framework.model.convert import Progress, convert
+from trivet.framework.model.convert import convert
 from trivet.framework.model.families import build_graph
 from trivet.framework.model.manifest import is_package, read_manifest
 from trivet.framework.model.package import Package
+from trivet.framework.model.steps import Progress, Wanted
 from trivet.framework.model.tokenizer import Tokenizer
 
 # By default the KV pool takes at most this share of what is available: page cache and others need the rest.
@@ -103,7 +104,7 @@ def load(
 
     `max_context` positions of one sequence (the model's own if None); `kv_memory` bytes of the KV pool (planned from
     the available memory if None); `max_sequences` and `max_step_tokens` bound one step. `progress` is told of
-    (bytes done, bytes in all) while a checkpoint is converted.
+    (what is done, bytes done, bytes in all) while a checkpoint is converted.
 
     `dtype` None takes a package as it is, and converts a checkpoint to bfloat16.
 
@@ -149,9 +150,8 @@ def open_model(
     wanted: DType = dtype or "bfloat16"
     layout = "cpu" if device == "cpu" else "torch"  # an NPU takes what PyTorch takes
 
-    def build(checkpoint: Checkpoint, destination: Path) -> Package:
-        graph = model_graph(parse_config(checkpoint.config), wanted, level, device)
-        return convert(checkpoint, graph, destination, dtype=wanted, level=level, progress=progress)
+    def build(checkpoint: Path, destination: Path) -> Package:
+        return convert(checkpoint, destination, Wanted(wanted, level, device), progress=progress).package
 
     settings = settings or read_settings()
     package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}-{layout}", build, verify=verify)
@@ -188,16 +188,6 @@ def model_graph(
 ) -> Graph:
     """The graph as it runs on the device: built by the family, then optimised."""
     return optimise(build_graph(config), target_for(device, dtype, overrides), level)
-
-
-def stream_bytes(graph: Graph) -> dict[str, int]:
-    """What a token costs in each of the graph's streams."""
-    sizes = {}
-    for stream in graph.streams:
-        dtype = graph.values[stream.name].dtype
-        assert dtype is not None
-        sizes[stream.name] = kv_token_bytes(stream.num_heads, stream.head_dim, dtype)
-    return sizes
 
 
 def _context(config: ModelConfig, asked: int | None) -> int:

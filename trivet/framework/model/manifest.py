@@ -22,13 +22,14 @@ from trivet.framework.model.config import ModelConfig
 from trivet.framework.model.json_file import read_json, write_json
 from trivet.operators.panels import PANEL_OUTPUTS, pack_panels
 
-FORMAT = 1
+FORMAT = 2
 FILE = "trivet.json"
+ALIGNMENT = 4096  # bytes, of every weight in its file: a page, and the unit of direct reads from storage
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in its shard: `offset` in bytes from the start of the file, `shape` as it is stored."""
+    """A weight, or a rank's piece of it: `offset` in bytes from the start of the shard, `shape` as it is stored."""
 
     shard: str
     offset: int
@@ -46,8 +47,14 @@ class Manifest:
     graph: Graph
     source_name: str
     source_digest: str
+    num_ranks: int  # the tensor-parallel ranks that the weights are cut for
     shards: Mapping[str, int]  # file name → bytes
-    tensors: Mapping[str, StoredWeight]  # in the order in which they lie
+    # In the graph's order. One entry: all ranks read it. Else one for each rank, who reads that alone.
+    tensors: Mapping[str, tuple[StoredWeight, ...]]
+
+    def of_rank(self, rank: int) -> dict[str, StoredWeight]:
+        """Every byte range that a rank reads, by weight."""
+        return {name: pieces[rank if len(pieces) > 1 else 0] for name, pieces in self.tensors.items()}
 
 
 def is_package(folder: Path) -> bool:
@@ -64,9 +71,10 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
             "dtype": manifest.dtype,
             "level": manifest.level,
             "source": {"name": manifest.source_name, "digest": manifest.source_digest},
-            "fingerprint": layout_fingerprint(manifest.graph),
+            "fingerprint": layout_fingerprint(manifest.graph, manifest.num_ranks),
+            "tensor_parallel": manifest.num_ranks,
             "shards": [{"file": file, "bytes": size} for file, size in manifest.shards.items()],
-            "tensors": {name: asdict(tensor) for name, tensor in manifest.tensors.items()},
+            "tensors": {name: [asdict(piece) for piece in pieces] for name, pieces in manifest.tensors.items()},
             "graph": ir.to_json(manifest.graph),
         },
     )
@@ -84,12 +92,25 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: package format {version} is newer than this trivet ({FORMAT})",
             "upgrade trivet or convert the model again",
         )
+    if version < FORMAT:
+        raise CheckpointError(
+            f"{path}: package format {version} is older than this trivet reads ({FORMAT})", "convert the model again"
+        )
     try:
         manifest = _from_json(document)
         _check(manifest)
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError, ConfigError, GraphError) as error:
+    except (
+        AssertionError,
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        ConfigError,
+        GraphError,
+    ) as error:
         raise CheckpointError(f"{path} is damaged: {error!r}", "convert the model again") from None
-    if document.get("fingerprint") != layout_fingerprint(manifest.graph):
+    if document.get("fingerprint") != layout_fingerprint(manifest.graph, manifest.num_ranks):
         raise CheckpointError(
             f"{path}: the weights are laid out as another version of trivet ({document.get('trivet')}) wants them",
             "convert the model again",
@@ -97,13 +118,13 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def layout_fingerprint(graph: Graph) -> str:
+def layout_fingerprint(graph: Graph, num_ranks: int = 1) -> str:
     """XXH3-64 of how the bytes of every weight lie: equal fingerprints can be exchanged without converting."""
     layout: list[object] = [
         [name, list(recipe.stored_shape), recipe.dtype, recipe.layout] for name, recipe in graph.weights.items()
     ]
     panels = [pack_panels(np.arange(PANEL_OUTPUTS, dtype=dtype)[:, None]).ravel().tolist() for dtype in ("u2", "f4")]
-    return str(xxhash.xxh3_64_hexdigest(json.dumps([layout, panels]).encode()))
+    return str(xxhash.xxh3_64_hexdigest(json.dumps([layout, panels, num_ranks]).encode()))
 
 
 def _from_json(document: Mapping[str, Any]) -> Manifest:
@@ -114,10 +135,11 @@ def _from_json(document: Mapping[str, Any]) -> Manifest:
         graph=ir.from_json(document["graph"]),
         source_name=document["source"]["name"],
         source_digest=document["source"]["digest"],
+        num_ranks=document["tensor_parallel"],
         shards={shard["file"]: shard["bytes"] for shard in document["shards"]},
         tensors={
-            name: StoredWeight(**{**tensor, "shape": tuple(tensor["shape"])})
-            for name, tensor in document["tensors"].items()
+            name: tuple(StoredWeight(**{**piece, "shape": tuple(piece["shape"])}) for piece in pieces)
+            for name, pieces in document["tensors"].items()
         },
     )
 
@@ -131,11 +153,16 @@ def _check(manifest: Manifest) -> None:
     for file in manifest.shards:
         if PurePath(file).name != file:
             raise ValueError(f"shard {file} is not a plain file name")
-    for name, tensor in manifest.tensors.items():
+    if manifest.num_ranks < 1:
+        raise ValueError(f"tensor_parallel {manifest.num_ranks}")
+    for name, pieces in manifest.tensors.items():
+        if len(pieces) not in (1, manifest.num_ranks):
+            raise ValueError(f"tensor {name} has {len(pieces)} pieces for {manifest.num_ranks} ranks")
         recipe = manifest.graph.weights[name]
-        if (tensor.dtype, tensor.shape) != (recipe.dtype, recipe.stored_shape):
-            raise ValueError(f"tensor {name} is not what the graph takes")
-        if tensor.bytes != prod(tensor.shape) * item_bytes(tensor.dtype):
-            raise ValueError(f"tensor {name} has the wrong number of bytes")
-        if not 0 <= tensor.offset <= manifest.shards[tensor.shard] - tensor.bytes:
-            raise ValueError(f"tensor {name} lies outside its shard")
+        for piece in pieces:
+            if piece.dtype != recipe.dtype or (len(pieces) == 1 and piece.shape != recipe.stored_shape):
+                raise ValueError(f"tensor {name} is not what the graph takes")
+            if piece.bytes != prod(piece.shape) * item_bytes(piece.dtype):
+                raise ValueError(f"tensor {name} has the wrong number of bytes")
+            if not 0 <= piece.offset <= manifest.shards[piece.shard] - piece.bytes or piece.offset % ALIGNMENT:
+                raise ValueError(f"tensor {name} lies outside its shard, or not on a page of it")

@@ -39,20 +39,29 @@ class Package:
         return sum(weight.nbytes for weight in self.weights.values())
 
 
-def open_package(path: str | Path, *, verify: bool = True) -> Package:
+def open_package(path: str | Path, *, verify: bool = True, rank: int | None = None) -> Package:
     """The package in the folder; with `verify`, every weight is read once and compared with its checksum.
 
-    Raises CheckpointError when it is not a package or a newer one, a file is absent or of another size, or a
-    checksum differs (naming file, tensor and offset).
+    `rank` is whose pieces to open of a package that is cut for several; no other rank's bytes are read.
+
+    Raises CheckpointError when it is not a package or a newer one, a file is absent or of another size, it is cut for
+    ranks and none or none of those is asked for, or a checksum differs (naming file, tensor and offset).
     """
     path = Path(path)
     if not is_package(path):
         raise CheckpointError(f"{path} is not a package", "make one with: trivet convert MODEL PACKAGE")
     manifest = read_manifest(path)
-    shards = {file: _map(path / file, size) for file, size in manifest.shards.items()}
-    weights = {name: _view(shards[stored.shard], stored) for name, stored in manifest.tensors.items()}
+    return map_package(path, manifest, verify=verify, rank=_checked_rank(path, manifest, rank))
+
+
+def map_package(path: Path, manifest: Manifest, *, verify: bool, rank: int) -> Package:
+    """The package that `manifest` says is in the folder, whether or not the folder says so itself already."""
+    tensors = manifest.of_rank(rank)
+    files = {stored.shard for stored in tensors.values()}
+    shards = {file: _map(path / file, size) for file, size in manifest.shards.items() if file in files}
+    weights = {name: _view(shards[stored.shard], stored) for name, stored in tensors.items()}
     if verify:
-        _verify(path, manifest, weights)
+        _verify(path, tensors, weights)
     return Package(
         path=path,
         config=manifest.config,
@@ -64,6 +73,28 @@ def open_package(path: str | Path, *, verify: bool = True) -> Package:
         source_digest=manifest.source_digest,
         weights=weights,
     )
+
+
+def damaged(file: Path, name: str, stored: StoredWeight, found: str) -> CheckpointError:
+    """What to say of a weight whose bytes have another checksum than was written."""
+    return CheckpointError(
+        f"{file}: tensor {name} at byte {stored.offset} has the checksum {found}, {stored.xxh3} was written",
+        "the file changed since conversion (a bad disk or copy): copy it again or convert again",
+    )
+
+
+def _checked_rank(path: Path, manifest: Manifest, rank: int | None) -> int:
+    if rank is None and manifest.num_ranks > 1:
+        raise CheckpointError(
+            f"{path} is cut for {manifest.num_ranks} tensor-parallel ranks, one process runs whole models",
+            "convert its checkpoint again without --tensor-parallel",
+        )
+    if rank is not None and not 0 <= rank < manifest.num_ranks:
+        raise CheckpointError(
+            f"{path} is cut for ranks 0 to {manifest.num_ranks - 1}, rank {rank} was asked for",
+            "convert its checkpoint again with --tensor-parallel",
+        )
+    return rank or 0
 
 
 def _map(file: Path, size: int) -> mmap.mmap:
@@ -81,12 +112,8 @@ def _view(shard: mmap.mmap, stored: StoredWeight) -> Array:
     return flat.reshape(stored.shape)
 
 
-def _verify(path: Path, manifest: Manifest, weights: Mapping[str, Array]) -> None:
-    for name, stored in manifest.tensors.items():
+def _verify(path: Path, tensors: Mapping[str, StoredWeight], weights: Mapping[str, Array]) -> None:
+    for name, stored in tensors.items():
         found = xxhash.xxh3_64_hexdigest(weights[name].data)
         if found != stored.xxh3:
-            raise CheckpointError(
-                f"{path / stored.shard}: tensor {name} at byte {stored.offset} has the checksum {found}, "
-                f"{stored.xxh3} was written",
-                "the file changed since conversion (a bad disk or copy): copy it again or convert again",
-            )
+            raise damaged(path / stored.shard, name, stored, found)

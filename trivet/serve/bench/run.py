@@ -11,9 +11,9 @@ from trivet.base.errors import ResourceError
 from trivet.base.settings import Settings
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.host import read_facts
-from trivet.framework.model.convert import Progress
 from trivet.framework.model.demo_model import FILE_NAME, SIZE_BYTES
 from trivet.framework.model.loader import load, model_config, open_model
+from trivet.framework.model.steps import Progress
 from trivet.serve.bench.decode import measure_decode
 from trivet.serve.bench.figure import Measurement, Question, judge, speeds_of_limits
 from trivet.serve.bench.limits import measure_limits

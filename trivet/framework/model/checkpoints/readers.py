@@ -26,22 +26,24 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     Only headers are read. Raises CheckpointError with what is there instead and what to do about it.
     """
     path = Path(path)
-    if not path.exists():
-        raise _absent(path)
+    check_exists(path)
     for claims, read in READERS:
         if claims(path):
             return read(path)
     raise _refusal(path)
 
 
-def _absent(path: Path) -> CheckpointError:
+def check_exists(path: Path) -> None:
+    """Raises CheckpointError with what to do when nothing is at `path`."""
+    if path.exists():
+        return
     name = str(path)
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
-        return CheckpointError(
+        raise CheckpointError(
             f"{name} is not a local path, and models are not fetched from a hub",
             f"fetch it first: hf download {name} --local-dir {path.name}, then give {path.name}",
         )
-    return CheckpointError(f"{name} does not exist", "give a folder with safetensors, a GGUF file or a package")
+    raise CheckpointError(f"{name} does not exist", "give a folder with safetensors, a GGUF file or a package")
 
 
 def _refusal(path: Path) -> CheckpointError:
