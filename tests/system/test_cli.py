@@ -182,13 +182,13 @@ def test_bad_input_is_a_sentence_and_a_failing_exit(case: str, cache: Path) -> N
     assert sentence in done.stderr
 
 
-def test_a_pickle_is_refused_with_the_way_to_convert_it_safely(cache: Path, tmp_path: Path) -> None:
+def test_a_pickle_that_is_not_read_here_is_refused_with_what_to_do(cache: Path, tmp_path: Path) -> None:
     shutil.copy(FIXTURES / "llama" / "config.json", tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
     done = trivet(["generate", str(tmp_path), "hi"], cache)
 
     assert done.returncode == 1
-    assert "weights_only=True" in done.stderr
+    assert "is no zip" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here")

@@ -36,11 +36,11 @@ LLAMA_CONFIG = {
     "eos_token_id": 1,
 }
 
-_CODES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int8": "I8", "int32": "I32"}
+_CODES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int8": "I8", "int32": "I32", "uint8": "F8_E4M3"}
 
 
 def safetensors(tensors: dict[str, np.ndarray]) -> bytes:
-    """A safetensors file as its format's page describes it, uint16 standing for bfloat16."""
+    """A safetensors file as its format's page describes it, uint16 standing for bfloat16, uint8 for e4m3."""
     header, end = {}, 0
     for name, array in tensors.items():
         offsets = [end, end + array.nbytes]

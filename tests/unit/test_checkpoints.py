@@ -203,17 +203,6 @@ def test_a_chat_template_in_the_tokenizer_config_is_found(tmp_path):
     assert {"bos_token": "<bos>"} == files.tokenizer_config
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"])
-def test_pickles_are_refused_with_the_command_that_converts_them(tmp_path, name):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / name).write_bytes(b"")
-
-    for path in (tmp_path, tmp_path / name):
-        with pytest.raises(CheckpointError, match=r"runs code when it is loaded\n.*weights_only=True") as caught:
-            open_checkpoint(path)
-        assert str(tmp_path / name) in caught.value.message
-
-
 def test_what_is_not_a_model_says_what_to_give_instead(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -226,7 +215,7 @@ def test_what_is_not_a_model_says_what_to_give_instead(tmp_path, monkeypatch):
         "org/name": "not a local path.*\n.*hf download org/name --local-dir name",
         "/no/such/place": "does not exist",
         "notes.txt": "is not a model",
-        "empty": "neither safetensors nor a GGUF file",
+        "empty": "neither safetensors, PyTorch's .bin nor a GGUF file",
         "one/model.safetensors": "one file of a checkpoint\n.*its folder: one",
         "one": r"config\.json is missing",
         "quantised": r"give the file itself: quantised/x\.gguf",

@@ -8,7 +8,7 @@ import xxhash
 
 from trivet.base.units import MIB
 
-_SUFFIXES = (".safetensors", ".gguf", ".json", ".jinja")
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".jinja")
 _HEAD_BYTES = MIB  # holds all of a config and the headers of most shards
 
 

@@ -9,34 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from trivet.base.errors import CheckpointError
 from trivet.base.units import align_up
+from trivet.framework.model.checkpoints.stored import ITEM_BITS, StoredTensor
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 
-_ITEM_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64}
-_ITEM_BITS |= dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8)
-_ITEM_BITS |= dict.fromkeys(("U16", "I16", "F16", "BF16"), 16)
-_ITEM_BITS |= dict.fromkeys(("U32", "I32", "F32"), 32)
-_ITEM_BITS |= dict.fromkeys(("U64", "I64", "F64"), 64)
-
 _COPY_AGAIN = "the copy is incomplete or damaged: fetch the file again and compare its checksum with the publisher's"
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a file; `offset` counts from the start of the file."""
-
-    name: str
-    dtype: str  # the format's spelling: F32, BF16
-    shape: tuple[int, ...]
-    offset: int
-    num_bytes: int
 
 
 def read_header(path: Path) -> tuple[StoredTensor, ...]:
@@ -117,9 +100,9 @@ def _stored_tensor(path: Path, name: str, entry: Any, data_start: int) -> Stored
                 f"{path}: tensor {name} has the header {entry!r:.200}, dtype, shape and data_offsets were wanted",
                 _COPY_AGAIN,
             )
-    if dtype not in _ITEM_BITS:
+    if dtype not in ITEM_BITS:
         raise CheckpointError(f"{path}: tensor {name} has the unknown dtype {dtype!r}", _COPY_AGAIN)
-    num_bytes = -(-prod(shape) * _ITEM_BITS[dtype] // 8)
+    num_bytes = -(-prod(shape) * ITEM_BITS[dtype] // 8)
     if start < 0 or stop - start != num_bytes:
         raise CheckpointError(
             f"{path}: tensor {name} has bytes {start} to {stop}, {dtype}{shape} takes {num_bytes}", _COPY_AGAIN
