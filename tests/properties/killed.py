@@ -16,12 +16,14 @@ from trivet.framework.model.package import open_package
 from trivet.framework.model.steps import Wanted
 from trivet.framework.model.work_folder import work_path
 
+# Whose lines are counted: all that converts, and as often the few that put the package in its place.
 OURS = str(Path(conversion.__file__).parent)
+PLACES = (OURS, f"{OURS}/work_folder.py")
 WANTED = Wanted(shard_bytes=100_000)
 
 
-def run(source: Path, destination: Path, last_line: int | None) -> int:
-    """Convert in a child that kills itself after so many lines; the lines it ran, None of them if it was killed."""
+def run(source: Path, destination: Path, place: str, last_line: int | None) -> int:
+    """Convert in a child that kills itself after so many lines of `place`; the lines it ran, 0 if it was killed."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
@@ -29,7 +31,7 @@ def run(source: Path, destination: Path, last_line: int | None) -> int:
 
         def trace(frame, event, argument):
             nonlocal lines
-            if not frame.f_code.co_filename.startswith(OURS):
+            if not frame.f_code.co_filename.startswith(place):
                 return None
             lines += event == "line"
             if lines == last_line:
@@ -63,23 +65,26 @@ def check_half_made(destination: Path, wanted: dict[str, bytes]) -> None:
         assert wanted == contents(folder)
 
 
-def main(source: Path, place: Path, num_kills: int, seed: int) -> None:
+def main(source: Path, folder: Path, num_kills: int, seed: int) -> None:
     random.seed(seed)
-    num_lines = run(source, place / "wanted", None)
-    wanted = contents(place / "wanted")
-    points = [0]
-    for i in range(num_kills):
-        destination = place / f"package{i}"
-        # Later lines are in a resumed conversion: kill some of those again.
+    num_lines = {place: run(source, folder / place.replace("/", "-"), place, None) for place in PLACES}
+    wanted = contents(folder / PLACES[0].replace("/", "-"))
+    num_done = 0
+    while num_done < num_kills:
+        destination = folder / f"package{num_done}"
+        points = []
+        # A conversion that continues is killed again.
         for _ in range(random.choice([1, 1, 2, 3])):
-            points.append(random.randint(1, num_lines))
-            run(source, destination, points[-1])
+            place = random.choice(PLACES)
+            points.append((place, random.randint(1, num_lines[place])))
+            num_done += 1
+            run(source, destination, *points[-1])
             check_half_made(destination, wanted)
-        run(source, destination, None)
+        run(source, destination, PLACES[0], None)
         assert wanted == contents(destination), points
         assert not work_path(destination).exists(), points
         shutil.rmtree(destination)
-    print(f"{len(points) - 1} kills among {num_lines} lines")
+    print(f"{num_done} kills among {sum(num_lines.values())} lines")
 
 
 if __name__ == "__main__":

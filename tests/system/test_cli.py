@@ -106,6 +106,54 @@ def test_a_prompt_may_come_through_a_pipe(cache: Path) -> None:
     assert trivet([*arguments, "simple"], cache).stdout == trivet(arguments, cache, stdin="simple").stdout
 
 
+INTERRUPTED = """
+import os, signal, sys
+from trivet.cli import main, options
+
+def interrupt(self, doing, done, total):
+    if done > 250_000:
+        os.kill(os.getpid(), signal.SIGINT)
+
+options.Progress.__call__ = interrupt
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_says_what_is_kept_and_the_same_command_continues(cache: Path, tmp_path: Path) -> None:
+    arguments = ["convert", LLAMA, str(tmp_path / "package"), "--shard-size", "100000"]
+    command = [sys.executable, "-c", INTERRUPTED, *arguments]
+    stopped = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    went_on = trivet(arguments, cache)
+
+    assert stopped.returncode == 130
+    assert stopped.stderr == (
+        f"trivet: interrupted, what is complete is in {tmp_path}/package.partial: the same command continues\n"
+    )
+    assert "3 shards were there" in went_on.stdout
+    assert list(tmp_path.iterdir()) == [tmp_path / "package"]
+
+
+def test_a_file_that_may_not_grow_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+    command = [sys.executable, "-c", limited + RUN[-1], "convert", LLAMA, str(tmp_path / "package")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_conversion_as_data_has_its_steps_and_the_time_of_each_node(cache: Path, tmp_path: Path) -> None:
+    report = json.loads(trivet(["convert", LLAMA, str(tmp_path / "package"), "--json"], cache).stdout)
+
+    assert [step["step"] for step in report["steps"]] == [
+        "parse", "build", "map", "optimise", "plan", "inject", "verify",
+    ]  # fmt: skip
+    assert len(report["verification"]["node_times"]) > 20
+    assert report["weight_bytes"] == report["verification"]["num_bytes"]
+
+
 def test_converting_twice_reuses_the_package_and_never_replaces_another_unasked(cache: Path, tmp_path: Path) -> None:
     package = str(tmp_path / "package")
     assert trivet(["convert", LLAMA, package], cache).returncode == 0

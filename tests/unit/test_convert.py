@@ -3,6 +3,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from collections import namedtuple
@@ -22,6 +23,7 @@ from trivet.framework.model.checkpoints.digest import source_digest
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.convert import convert
 from trivet.framework.model.manifest import is_package
+from trivet.framework.model.package import open_package
 from trivet.framework.model.steps import Wanted
 from trivet.framework.model.work_folder import work_folder, work_path
 from trivet.operators.contract import TensorSpec
@@ -234,9 +236,7 @@ def test_what_was_left_for_other_settings_or_another_source_is_not_used(tmp_path
         convert(TINY / source, tmp_path / "package", wanted)
 
         assert contents(tmp_path / name) == contents(tmp_path / "package")
-        for file in (tmp_path / "package").iterdir():
-            file.unlink()
-        (tmp_path / "package").rmdir()
+        shutil.rmtree(tmp_path / "package")
 
 
 def test_a_shard_that_shrank_in_the_work_folder_is_written_again(tmp_path):
@@ -282,6 +282,29 @@ def test_while_it_is_made_nothing_opens_as_a_package(tmp_path):
 
     assert [] == opens
     assert is_package(tmp_path / "package")
+
+
+def test_a_folder_without_a_name_of_its_own_may_be_the_destination(tmp_path, monkeypatch):
+    convert(TINY / "llama", tmp_path / "package", Wanted("float32"))
+    monkeypatch.chdir(tmp_path / "package")
+    convert(TINY / "llama", Path(), replace=True)
+
+    assert "bfloat16" == open_package(tmp_path / "package").dtype
+    assert [tmp_path / "package"] == list(tmp_path.iterdir())
+
+
+def test_a_journal_that_is_damaged_counts_up_to_the_damage(tmp_path):
+    convert(TINY / "llama", tmp_path / "wanted", SIX_SHARDS)
+    for damage in (b"\xff\n", b"[3]\n", b'["plan"', b"null\n"):
+        with pytest.raises(KeyboardInterrupt):
+            convert(TINY / "llama", tmp_path / "package", SIX_SHARDS, progress=after(250_000, interrupt))
+        journal = work_path(tmp_path / "package") / "journal"
+        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:6]) + damage)
+        made = convert(TINY / "llama", tmp_path / "package", SIX_SHARDS, replace=True).steps[5].made
+
+        assert "28 weights, 418.3 KiB, 1 shards were there" == made
+        assert contents(tmp_path / "wanted") == contents(tmp_path / "package")
+        shutil.rmtree(tmp_path / "package")
 
 
 def test_too_small_a_disk_is_known_before_writing(tmp_path, monkeypatch):
@@ -447,6 +470,7 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from trivet.framework.model.convert import convert
+from trivet.framework.model.package import open_package
 from trivet.framework.model.steps import Wanted
 
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins here

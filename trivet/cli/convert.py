@@ -75,17 +75,17 @@ def convert(
             waiting=lambda path: click.echo(f"waiting for the conversion that writes {path}", err=True),
         )  # fmt: skip
     except KeyboardInterrupt:
-        left = work_path(destination)
+        left = work_path(destination.absolute())
         kept = f"what is complete is in {left}: the same command continues" if left.exists() else "nothing was written"
         click.echo(f"trivet: interrupted, {kept}", err=True)
         raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
     if as_json:
         click.echo(to_json(converted))
     else:
-        print_steps(converted, target, num_ranks)
+        print_steps(converted, destination, target, num_ranks)
 
 
-def print_steps(converted: Converted, target: DeviceName, num_ranks: int) -> None:
+def print_steps(converted: Converted, destination: Path, target: DeviceName, num_ranks: int) -> None:
     """A line per step, the slowest nodes, and what to do next."""
     from trivet.base.units import format_bytes, format_seconds
 
@@ -97,10 +97,10 @@ def print_steps(converted: Converted, target: DeviceName, num_ranks: int) -> Non
     before = "" if converted.steps else ", made before"
     size = format_bytes(package.weight_bytes)
     each = f" for each of {num_ranks} ranks" if num_ranks > 1 else ""
-    click.echo(f"{package.path}: {len(package.weights)} weights, {size} in {package.dtype}{each}{before}")
+    click.echo(f"{destination}: {len(package.weights)} weights, {size} in {package.dtype}{each}{before}")
     if num_ranks == 1:
         device = "" if target == "cpu" else f" --device {target}"
-        click.echo(f"serve it with: trivet up {package.path}{device}")
+        click.echo(f"serve it with: trivet up {destination}{device}")
 
 
 def to_json(converted: Converted) -> str:

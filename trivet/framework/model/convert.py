@@ -63,19 +63,21 @@ def convert(
     `work_path(destination)` for the next call.
     """
     source, wanted = Path(source), wanted or Wanted()
+    destination = destination.absolute()  # "." has no name, and cannot be renamed
     conversion = Conversion(
         source, wanted, work_path(destination) / _PACKAGE, progress or (lambda doing, done, total: None)
     )
     with _storage_errors(destination):
         reports, made = _run(conversion, [step for step in STEPS if not step.writes])
         present = _present(conversion, destination, replace)
-        if present is not None:
+        if present is None:
+            _check_space(conversion, destination)
+        elif not work_path(destination).exists():
             return Converted(present)
-        _check_space(conversion, destination)
         with work_folder(destination, waiting or (lambda path: None)) as work, _kept_if_useful(work):
             present = _present(conversion, destination, replace)  # as it is now that nobody else is making it
             if present is not None:
-                shutil.rmtree(work)
+                shutil.rmtree(work)  # what another has left that was killed when all was done
                 return Converted(present)
             conversion.folder.mkdir(exist_ok=True)
             with Journal(work / _JOURNAL) as conversion.journal:
@@ -121,7 +123,7 @@ def _check_space(conversion: Conversion, destination: Path) -> None:
     """Space for what is not there yet: an earlier conversion's shards are written over, or kept."""
     there = sum(file.stat().st_size for file in conversion.folder.glob("*.safetensors"))
     needed = sum(shard.num_bytes for shard in conversion.shards) - there
-    place = next(parent for parent in destination.absolute().parents if parent.exists())
+    place = next(parent for parent in destination.parents if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed:
         raise ResourceError(

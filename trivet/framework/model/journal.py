@@ -24,17 +24,12 @@ class Journal:
     @property
     def names(self) -> list[str]:
         """Of everything that is recorded."""
-        return [json.loads(line)[0] for line in self._lines if line.endswith(b"\n")]
+        return [found[0] for found in map(_parsed, self._lines) if found is not None]
 
     def recall(self, name: str) -> Any | None:
         """What the next line says was made by `name`; None when it speaks of something else, or is torn."""
-        if self._num_agreed == len(self._lines):
-            return None
-        try:
-            found, made = json.loads(self._lines[self._num_agreed])
-        except ValueError:
-            return None
-        return made if found == name else None
+        found = _parsed(self._lines[self._num_agreed]) if self._num_agreed < len(self._lines) else None
+        return found[1] if found is not None and found[0] == name else None
 
     def record(self, name: str, made: Any) -> None:
         """`name` is complete and made this. On disk when the call returns."""
@@ -55,3 +50,12 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+def _parsed(line: bytes) -> tuple[str, Any] | None:
+    """Who made what; None when the line is torn or damaged."""
+    try:
+        name, made = json.loads(line)
+    except (ValueError, TypeError):
+        return None
+    return (name, made) if line.endswith(b"\n") and isinstance(name, str) else None

@@ -32,7 +32,8 @@ class Package:
     tokenizer: TokenizerFiles
     source_name: str
     source_digest: str
-    weights: Mapping[str, Array]  # in stored shape and storage dtype (bfloat16 as uint16), read-only
+    stored: Mapping[str, StoredWeight]  # where each weight lies in the files
+    weights: Mapping[str, Array]  # mapped from there; in stored shape and storage dtype (bfloat16 as uint16), read-only
 
     @property
     def weight_bytes(self) -> int:
@@ -71,6 +72,7 @@ def map_package(path: Path, manifest: Manifest, *, verify: bool, rank: int) -> P
         tokenizer=read_tokenizer_files(path, {}),
         source_name=manifest.source_name,
         source_digest=manifest.source_digest,
+        stored=tensors,
         weights=weights,
     )
 
