@@ -31,6 +31,7 @@ bench: $(VENV)/tested  ## Measure this machine and the demo's model, and write t
 
 docs: $(VENV)/tested  ## Write the generated pages of docs/reference again
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m tests.snapshot.doctor_score
 
 test-kernels:  ## The kernels' own tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake -S native -B build/sanitize -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DTRIVET_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo

@@ -18,7 +18,7 @@ from trivet.cli import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "tests/fixtures/hosts/*.md")
+    path for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "tests/fixtures/*/*.md")
     for path in ROOT.glob(pattern)
 )  # fmt: skip
 NAMES = [str(path.relative_to(ROOT)) for path in PAGES]

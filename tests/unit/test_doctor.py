@@ -12,6 +12,7 @@ from trivet.driver.need import need_of
 from trivet.driver.report import ranges
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
+EXPLAINED = Path(__file__).parents[1] / "fixtures" / "explain"
 
 
 def invoke(*arguments: object) -> Result:
@@ -97,3 +98,56 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
 @pytest.mark.parametrize(("text", "ids"), [("", ()), ("3", (3,)), ("0-2,5,7-8", (8, 0, 1, 2, 5, 7)), ("", None)])
 def test_ids_are_written_as_ranges(text, ids):
     assert text == ranges(ids)
+
+
+def explain(*arguments: object, text: str = "", **environ: str) -> Result:
+    return CliRunner().invoke(doctor, ["--explain", *map(str, arguments)], input=text, env={"LC_ALL": "C", **environ})
+
+
+def test_a_pasted_text_is_explained_instead_of_the_host():
+    result = explain("ImportError: libatb.so: cannot open shared object file: No such file or directory")
+
+    assert 0 == result.exit_code
+    assert result.output.startswith("Layer: operator\nCause: NNAL (ATB) is not installed")
+    assert "→ source /usr/local/Ascend/nnal/atb/set_env.sh\n" in result.output
+
+
+def test_an_explanation_as_json_has_the_keys_that_programs_rely_on():
+    body = json.loads(explain("-", "--json", text="NPU function error: x, error code is 507015").output)
+
+    assert ["layer", "cause", "confidence", "first_error", "codes", "fix", "next_evidence", "sources"] == list(body)
+    assert ("operator", None, "none", ["507015"]) == tuple(
+        body[key] for key in ("layer", "cause", "confidence", "codes")
+    )
+
+
+def test_a_cause_that_is_not_known_is_called_so():
+    assert "Cause: not known" in explain("the cat sat on the mat").output
+    assert "原因: 未知" in explain("the cat sat on the mat", "--lang", "zh").output
+
+
+@pytest.mark.parametrize(
+    ("word", "environ"), [("Layer", {"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}), ("层", {"LC_ALL": "zh_CN.UTF-8"})]
+)
+def test_the_language_is_that_of_the_locale(word, environ):
+    assert explain("ret is -8020", **environ).output.startswith(word)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_servers_log_gets_its_report(language):
+    result = explain(EXPLAINED / "card-full.log", "--lang", language)
+
+    assert (EXPLAINED / f"card-full.{language}.txt").read_text() == result.output
+
+
+def test_a_log_is_read_from_a_file(tmp_path):
+    (tmp_path / "serve.log").write_text("(Worker pid=1) OSError: [Errno 24] Too many open files\n")
+
+    assert "→ ulimit -n 65535" in explain(tmp_path / "serve.log").output
+
+
+def test_what_is_about_a_host_is_refused_beside_a_text():
+    result = explain("ret is -8020", "--device", "npu")
+
+    assert 2 == result.exit_code
+    assert "--explain reads a text and no host: leave out --device" in result.output

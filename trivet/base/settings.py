@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 
@@ -17,6 +18,9 @@ class Settings:
     cache_dir: Path  # TRIVET_CACHE: converted packages and the demo's weights
     api_key: str | None  # TRIVET_API_KEY: asked of every request but /health, /ready and /metrics
     cpu_target: str | None  # TRIVET_CPU_TARGET: force one of the compiled kernel targets
+    language: Literal["en", "zh"] = (
+        "en"  # LC_ALL, LC_MESSAGES, LANG: the first that is set; zh… is Chinese, others English
+    )
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -25,4 +29,9 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         cache_dir=Path(cache) if cache else Path(platformdirs.user_cache_dir("trivet")),
         api_key=environ.get("TRIVET_API_KEY") or None,
         cpu_target=environ.get("TRIVET_CPU_TARGET") or None,
+        language="zh" if _locale(environ).startswith("zh") else "en",
     )
+
+
+def _locale(environ: Mapping[str, str]) -> str:
+    return environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""

@@ -1,7 +1,11 @@
-"""`trivet doctor`: whether the driver leg of this host, or of a captured one, carries. Exits 2 when it does not."""
+"""`trivet doctor`: whether the driver leg of this host, or of a captured one, carries. Exits 2 when it does not.
+
+With `--explain`, what a pasted log tells instead; nothing of this host is read then.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -28,8 +32,32 @@ _EXIT_DRIVER = 2
     type=click.Choice(["cpu", "npu"]),
     help="What has to work. By default an NPU if there is one, and the CPU otherwise",
 )
-def doctor(as_json: bool, root: Path, model: Path | None, device: Literal["cpu", "npu"] | None) -> None:
+@click.option(
+    "--explain",
+    metavar="TEXT|FILE|-",
+    help="Name the first error of a log, a traceback or an output of npu-smi, its layer, and its cause where one is "
+    "known. Reads nothing of this host",
+)
+@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of --explain  [default: the locale's]")
+def doctor(
+    as_json: bool,
+    root: Path,
+    model: Path | None,
+    device: Literal["cpu", "npu"] | None,
+    explain: str | None,
+    lang: Literal["en", "zh"] | None,
+) -> None:
     """Say whether this host can carry a model, what is wrong with it, and which command mends that"""
+    if explain is not None:
+        asked = {"--root": root != Path("/"), "--model": model is not None, "--device": device is not None}
+        of_a_host = [name for name, is_asked in asked.items() if is_asked]
+        if of_a_host:
+            raise click.UsageError(f"--explain reads a text and no host: leave out {', '.join(of_a_host)}")
+        _explain(explain, as_json, lang)
+        return
+    if lang is not None:
+        raise click.UsageError("--lang is the language of --explain, and there is nothing to explain")
+
     import msgspec
 
     from trivet.base.findings import verdict
@@ -54,3 +82,22 @@ def doctor(as_json: bool, root: Path, model: Path | None, device: Literal["cpu",
         click.echo(report(facts, findings))
     if result == "failed":
         raise click.exceptions.Exit(_EXIT_DRIVER)
+
+
+def _explain(source: str, as_json: bool, lang: Literal["en", "zh"] | None) -> None:
+    import msgspec
+
+    from trivet.base.settings import read_settings
+    from trivet.driver.explain.pasted import read_pasted
+    from trivet.driver.explain.verdict import explain
+    from trivet.driver.explain.wording import as_data, as_text
+
+    text, cut = read_pasted(source, sys.stdin.buffer)
+    if cut is not None:
+        click.echo(f"explain: {cut}", err=True)
+    language = lang or read_settings().language
+    verdict = explain(text)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(as_data(verdict, language))))
+    else:
+        click.echo(as_text(verdict, language))

@@ -1,0 +1,46 @@
+"""What a rule looks for in a line: pieces of text in their order. Never a regular expression, so time stays linear.
+
+`libatb.so*cannot open` finds both pieces in one line, in this order, in any case; a `^` in front binds the first piece
+to the beginning of the message; `code:EZ` finds an error code, or one of its family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trivet.driver.explain.lines import Line
+
+
+@dataclass(frozen=True)
+class Pattern:
+    pieces: tuple[str, ...]  # in small letters
+    is_anchored: bool
+    code: str | None  # what the code begins with; then there are no pieces
+
+    def finds(self, line: Line) -> bool:
+        if self.code is not None:
+            return any(code.startswith(self.code) for code in line.codes)
+        if self.is_anchored and not line.message.startswith(self.pieces[0]):
+            return False
+        end = 0
+        for piece in self.pieces:
+            found = line.message.find(piece, end)
+            if found < 0:
+                return False
+            end = found + len(piece)
+        return True
+
+    def may_be_in(self, text: str, codes: set[str]) -> bool:
+        """Whether the pieces are anywhere in a text in small letters, or the code among its codes: most end here."""
+        if self.code is not None:
+            return any(code.startswith(self.code) for code in codes)
+        return all(piece in text for piece in self.pieces)
+
+
+def pattern_of(text: str) -> Pattern:
+    """A pattern as the tables write it."""
+    if text.startswith("code:"):
+        return Pattern((), False, text.removeprefix("code:"))
+    pieces = tuple(piece for piece in text.removeprefix("^").casefold().split("*") if piece)
+    assert pieces, f"the pattern {text!r} would find every line"
+    return Pattern(pieces, text.startswith("^"), None)
