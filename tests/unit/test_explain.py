@@ -143,6 +143,21 @@ def test_what_says_why_is_taken_before_what_only_says_that_within_one_incident()
     assert ("health_alarm", "low") == explained(text)
 
 
+def test_routine_lines_do_not_hide_the_error_that_comes_long_after_them() -> None:
+    routine = (
+        "INFO 01-02 10:00:05 [metrics.py:1] Avg prompt throughput: 4.0 tokens/s, Running: 1 reqs, HCCL timeout 120"
+    )
+    error = "RuntimeError: call aclnnAdd failed, error code is 507015"
+
+    assert ("kernel_exception", "none") == explained("\n".join([routine] * 300 + [error]))
+
+
+def test_a_routine_line_is_believed_where_the_rule_is_sure() -> None:
+    text = "INFO 01-02 10:00:05 [worker.py:1] Available KV cache memory: -0.87 GiB\nKeyError: 'num_blocks'"
+
+    assert ("no_room_for_kv", "high") == explained(text)
+
+
 def test_a_later_incident_does_not_explain_the_first() -> None:
     first = "2025-03-01 10:00:00 RuntimeError: call aclnnAdd failed, error code is 507015"
     later = "2025-03-01 10:30:00 OSError: [Errno 98] Address already in use"
@@ -328,6 +343,16 @@ def test_what_is_too_long_is_cut_and_said(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert "0123456789" == text
     assert said is not None and said.startswith("only the first")
+
+
+def test_more_lines_than_are_read_are_cut_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pasted, "MAX_LINES", 2)
+
+    text, said = read_pasted("a\nb\nc", io.BytesIO())
+
+    assert "a\nb" == text
+    assert said is not None
+    assert ("a\nb", None) == read_pasted("a\nb", io.BytesIO())
 
 
 @pytest.mark.parametrize(("source", "message"), [

@@ -26,6 +26,12 @@ _PREFIX = re.compile(
 _LONG_TIME = re.compile(r"(?:19|20)\d\d-(\d\d)-(\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,3}))?")
 _SHORT_TIME = re.compile(r"(?:ERROR|WARNING|INFO|CRITICAL) (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)")
 
+_ROUTINE = re.compile(
+    r"\[(?:INFO|DEBUG|EVENT)\]"
+    r"|(?:^|[)\]:] {0,2}|\d )(?:INFO|DEBUG)\b"
+    r"|^I\d{4,8} "  # glog
+)
+
 _CODES = re.compile(
     r"\b(?:ERR\d{5}|MIE\d\dE[0-9A-Z]{6}|[EW][A-Z]\d{4}|[EW]\d{5})\b"
     r"|\b0x[78][0-9a-fA-F]{6,7}\b"
@@ -49,6 +55,7 @@ class Line:
     text: str  # as pasted, without colours
     message: str  # what was said, in small letters, with marks; without a logger's prefixes
     codes: tuple[str, ...]
+    is_routine: bool  # by its own level: what is said when nothing is wrong
     second: float | None  # when it was said, in seconds of some year, where the line itself says so
 
 
@@ -74,7 +81,9 @@ def lines_of(text: str) -> list[Line]:
         if _EXCEPTION.match(said):
             marks += [f"@in:{package}"] if package else []
             package = None
-        timed.append((latest, Line(visible, " ".join((said.casefold(), *marks)), codes_in(said), second)))
+        timed.append(
+            (latest, Line(visible, " ".join((said.casefold(), *marks)), codes_in(said), _is_routine(visible), second))
+        )
     return [line for _, line in sorted(timed, key=lambda each: each[0])]
 
 
@@ -98,6 +107,10 @@ def _said(visible: str) -> str:
             break
         visible = visible[prefix.end() :]
     return visible
+
+
+def _is_routine(visible: str) -> bool:
+    return _ROUTINE.search(visible, 0, 160) is not None
 
 
 def _second_of(visible: str) -> float | None:

@@ -8,8 +8,10 @@ from typing import BinaryIO
 from trivet.base.errors import ConfigError
 from trivet.base.units import format_bytes
 
-MAX_BYTES = 8 << 20  # about a hundred thousand lines: the first error of a longer log is cut out of it beforehand
-_CUT = f"only the first {format_bytes(MAX_BYTES)} were read; give the part of the log with the first error"
+# The first error of a longer log is cut out of it beforehand. Of this much the worst text takes some seconds.
+MAX_BYTES = 4 << 20
+MAX_LINES = 100_000
+_CUT = f"only the first {format_bytes(MAX_BYTES)} and {MAX_LINES} lines were read; give the part with the first error"
 _SUFFIXES = (".log", ".txt", ".out", ".err", ".json")
 
 
@@ -29,7 +31,9 @@ def read_pasted(source: str, standard_input: BinaryIO) -> tuple[str, str | None]
     text = data[:MAX_BYTES].decode("utf-8", errors="replace")
     if not text.strip():
         raise ConfigError("explain: the text is empty", "give a log, a traceback or the output of npu-smi info")
-    return text, _CUT if len(data) > MAX_BYTES else None
+    rows = text.split("\n", MAX_LINES)
+    is_cut = len(data) > MAX_BYTES or len(rows) > MAX_LINES
+    return "\n".join(rows[:MAX_LINES]), _CUT if is_cut else None
 
 
 def _read(path: Path) -> bytes:

@@ -30,12 +30,6 @@ class Pattern:
             end = found + len(piece)
         return True
 
-    def may_be_in(self, text: str, codes: set[str]) -> bool:
-        """Whether the pieces are anywhere in a text in small letters, or the code among its codes: most end here."""
-        if self.code is not None:
-            return any(code.startswith(self.code) for code in codes)
-        return all(piece in text for piece in self.pieces)
-
 
 def pattern_of(text: str) -> Pattern:
     """A pattern as the tables write it."""
