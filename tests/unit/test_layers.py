@@ -64,7 +64,8 @@ def test_a_planted_upward_import_is_caught() -> None:
 
 # What may need PyTorch or Triton: imported only when their device is asked for.
 EXTRAS = (
-    "trivet.framework.graph.torch_plan",
+    "trivet.framework.graph.npu_",
+    "trivet.framework.graph.torch_",
     "trivet.operators.npu",
     "trivet.operators.torch",
     "trivet.operators.triton",
