@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+_NO_OPERATORS = (["get_npu_format"],)  # Python of the wheel, without a schema
+
 
 @dataclass(frozen=True)
 class CallSite:
-    operator: str  # the attribute of torch_npu that is called
+    operator: str  # the attribute of torch_npu that is called, with its overload where that is named
     where: str  # file and line
     given: Mapping[str, ast.expr]  # arguments by name; constants of the module stand as their values
     has_unnamed: bool  # by place, or by * or **, which cannot be read here
@@ -24,20 +26,53 @@ def calls_under(folder: Path) -> list[CallSite]:
 
 def calls_in(source: str, path: str) -> list[CallSite]:
     tree = ast.parse(source)
-    constants = dict(_constants(tree))
-    return [
-        CallSite(
-            operator=node.func.attr,
-            where=f"{path}:{node.lineno}",
-            given={word.arg: _Constants(constants).visit(word.value) for word in node.keywords if word.arg is not None},
-            has_unnamed=bool(node.args) or any(word.arg is None for word in node.keywords),
+    constants, dictionaries = dict(_constants(tree)), dict(_dictionaries(tree))
+    sites = []
+    for node in ast.walk(tree):
+        operator = _operator(node.func) if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or operator is None:
+            continue
+        given = {word.arg: word.value for word in node.keywords if word.arg is not None}
+        spread = [_called(word.value) for word in node.keywords if word.arg is None]
+        for name in spread:
+            given |= dictionaries.get(name, {})
+        sites.append(
+            CallSite(
+                operator=operator,
+                where=f"{path}:{node.lineno}",
+                given={name: _Constants(constants).visit(value) for name, value in given.items()},
+                has_unnamed=bool(node.args) or any(name not in dictionaries for name in spread),
+            )
         )
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "torch_npu"
-    ]
+    return sites
+
+
+def _operator(function: ast.expr) -> str | None:
+    """`npu_x` of torch_npu.npu_x, `npu_x.out` of its overload, None of what is no operator of torch_npu."""
+    names: list[str] = []
+    while isinstance(function, ast.Attribute):
+        names.insert(0, function.attr)
+        function = function.value
+    is_ours = isinstance(function, ast.Name) and function.id == "torch_npu" and names[:1] not in _NO_OPERATORS
+    return ".".join(names) if is_ours else None
+
+
+def _called(value: ast.expr) -> str:
+    """`f` of a call f(…) or x.f(…)."""
+    function = value.func if isinstance(value, ast.Call) else value
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _dictionaries(tree: ast.Module) -> Iterator[tuple[str, dict[str, ast.expr]]]:
+    """Functions that do nothing but give a dictionary of named values: `**f(…)` stands for them."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or not isinstance(function.body[-1], ast.Return):
+            continue
+        returned = function.body[-1].value
+        keys = returned.keys if isinstance(returned, ast.Dict) else []
+        if isinstance(returned, ast.Dict) and all(isinstance(key, ast.Constant) for key in keys):
+            names = (str(key.value) for key in keys if isinstance(key, ast.Constant))
+            yield function.name, dict(zip(names, returned.values, strict=True))
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -86,7 +86,7 @@ def _argument(text: str) -> Argument:
 
 def problems(call: CallSite, signatures: Mapping[str, Signature]) -> list[str]:
     """What is wrong with `call` in this version, in sentences; none where it fits."""
-    overloads = [one for name, one in signatures.items() if name.split(".")[0] == call.operator]
+    overloads = [one for name, one in signatures.items() if call.operator in (name, name.split(".")[0])]
     if not overloads:
         return [f"{call.where}: torch_npu has no {call.operator}"]
     # One overload that fits is enough; where none does, the nearest says what is wrong.
@@ -106,7 +106,7 @@ def _misfits(call: CallSite, signature: Signature) -> Iterator[str]:
             yield f"{place}: {name} is required"
         if name in call.given and (misfit := _misfit(call.given[name], argument.type)) is not None:
             yield f"{place}: {name} is {misfit}, it takes {argument.type}"
-    for name in MUST_BE_GIVEN.get(call.operator, ()):
+    for name in MUST_BE_GIVEN.get(call.operator.split(".")[0], ()):
         if name not in call.given:
             yield f"{place}: {name} is left to its default {known[name].default if name in known else ''}"
 

@@ -1,4 +1,4 @@
-"""The npu plan of tiny models over the fake: the oracle's logits, and what a step may ask of the device."""
+"""The npu plan of tiny models over the fake: the oracle's logits, and the operators that they run on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if "FAKECANN" not in os.environ:
 import trivet.operators.npu
 import trivet.operators.torch  # noqa: F401  registers its implementations, as the line above does
 from ascend.fakecann import counters
-from tests.ascend.tiny_torch import bfloat16_error_of_allowed, greedy_tokens_in_a_batch, torch_plan
-from tests.system.tiny import FAMILIES, recorded, step
+from tests.ascend.tiny_torch import bfloat16_error_of_allowed, greedy_tokens_in_a_batch
+from tests.system.tiny import FAMILIES, LIMITS, graph_and_weights, recorded, step
 from trivet.base.dtypes import DType
-from trivet.framework.graph.torch_plan import TorchPlan
+from trivet.framework.graph.npu_plan import NpuPlan
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
 from trivet.operators.torch.sample import on_torch
 from trivet.operators.verify import verify
@@ -26,8 +26,9 @@ SLOT_TOKENS = 128  # the device's attention takes blocks of 128 in prefill
 
 
 @cache
-def plan(family: str, dtype: DType) -> TorchPlan:
-    return torch_plan(family, dtype, "npu", device="npu", num_slots=8, slot_tokens=SLOT_TOKENS)
+def plan(family: str, dtype: DType) -> NpuPlan:
+    graph, weights = graph_and_weights(family, dtype, 2, "npu")
+    return NpuPlan(graph, weights, limits=LIMITS, num_slots=8, slot_tokens=SLOT_TOKENS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -38,17 +39,6 @@ def test_bfloat16_on_the_device_is_at_most_half_as_wrong_again_as_the_reference_
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32_on_the_device_gives_the_recorded_tokens_in_a_batch(family: str) -> None:
     assert recorded(family)["greedy_fp32"].tolist() == greedy_tokens_in_a_batch(plan(family, "float32"), family)
-
-
-def test_a_step_sends_once_receives_once_and_allocates_nothing() -> None:
-    llama, batch = plan("llama", "bfloat16"), step([recorded("llama")["prompt"]], [0])
-    llama.run(batch)  # the allocator's blocks and the constants are made by the first
-    counters.reset()
-    llama.run(batch)
-    counted = counters.read().counters
-
-    assert (1, 1) == (counted["host_to_device_copies"], counted["device_to_host_copies"])
-    assert 0 == counted.get("allocations", 0)
 
 
 def test_attention_and_the_cache_go_through_the_devices_own_operators() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ascend.schemas.fake import Case, made, wanted
 from trivet.base.dtypes import DType
-from trivet.base.errors import GraphError
+from trivet.base.errors import GraphError, ResourceError
 from trivet.operators import npu
 from trivet.operators.contract import IMPLEMENTATIONS, Attribute, Call, Implementation, TensorSpec
 from trivet.operators.npu.linear import prepare_weight
@@ -283,18 +283,29 @@ def test_a_weight_is_rounded_at_load_to_what_its_operator_takes() -> None:
     assert torch.float32 == prepare_weight(rms_norm(rows(64), weight(64)), "weight", torch.ones(64)).dtype
 
 
+HALF = call("linear", (rows(64), TensorSpec((32, 64), BF16), None), (rows(32),))
+
+
 def test_only_matrices_in_half_precision_go_to_the_fractal_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(
         npu.linear.torch_npu, "npu_format_cast", lambda **arguments: asked.append(arguments) or arguments["input"]
     )
-    half = call("linear", (rows(64), TensorSpec((32, 64), BF16), None), (rows(32),))
+    monkeypatch.setattr(npu.linear.torch_npu, "get_npu_format", lambda tensor: 29)
     full = call("linear", (rows(64, "float32"), TensorSpec((32, 64), "float32"), None), (rows(32, "float32"),))
     matrix = torch.ones(32, 64)
-    for product, is_fractal in ((half, True), (half, False), (full, True)):
-        assert prepare_weight(product, "weight", matrix, is_fractal) is matrix
+    for product, argument in ((HALF, "weight"), (HALF, "x"), (full, "weight")):
+        assert prepare_weight(product, argument, matrix) is matrix
 
     assert [(matrix, 29)] == [(arguments["input"], arguments["acl_format"]) for arguments in asked]
+
+
+def test_a_cast_that_quietly_leaves_the_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npu.linear.torch_npu, "npu_format_cast", lambda **arguments: arguments["input"])
+    monkeypatch.setattr(npu.linear.torch_npu, "get_npu_format", lambda tensor: 2)
+
+    with pytest.raises(ResourceError, match=r"a weight \[32, 64\] is in format 2 after the cast, wanted 29"):
+        prepare_weight(HALF, "weight", torch.ones(32, 64))
 
 
 def test_weights_are_asked_for_in_order_until_the_bytes_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,11 @@ def test_the_operators_that_are_called_are_found_in_the_source() -> None:
     called = {call.operator for call in CALLS if call.where.startswith("operators/npu/")}
 
     assert called == {
+        "_npu_fused_infer_attention_score_get_max_workspace",
         "npu_add_rms_norm",
         "npu_format_cast",
         "npu_fused_infer_attention_score",
+        "npu_fused_infer_attention_score.out",
         "npu_mrope",
         "npu_prefetch",
         "npu_rms_norm",
@@ -78,6 +80,9 @@ PLANTED = {
     "torch_npu.npu_swiglu(input=x, dim=[1])": "dim is [1], it takes int",
     "torch_npu.npu_prefetch(input=x, dependency=None, max_size=True)": "max_size is True, it takes int",
     "torch_npu.npu_swish(input=x)": "torch_npu has no npu_swish",
+    "torch_npu.npu_swiglu.inplace(input=x)": "torch_npu has no npu_swiglu.inplace",
+    "def f():\n    return {'input': x, 'axis': 1}\ntorch_npu.npu_swiglu(**f())": "no argument axis",
+    "def f():\n    return {'input': x} | y\ntorch_npu.npu_swiglu(**f())": "an argument is not named",
     "A, B = 0, 'TND'\ntorch_npu.npu_swiglu(input=x, dim=B)": "dim is 'TND', it takes int",
     "torch_npu.npu_scatter_pa_kv_cache(key=k, value=v, key_cache=a, value_cache=b, slot_mapping=s)": (
         "cache_mode is left to its default 'PA_NZ'"

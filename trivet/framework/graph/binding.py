@@ -60,7 +60,15 @@ def _bind_cpu(request: Request) -> BoundPlan:
 
 def _bind_torch(request: Request) -> BoundPlan:
     _require_torch()
-    return _torch_plan(request, "cpu", "torch")
+    from trivet.framework.graph.torch_plan import TorchPlan
+
+    return TorchPlan(
+        request.graph,
+        request.weights,
+        limits=request.limits,
+        num_slots=request.num_slots,
+        slot_tokens=request.slots.slot_tokens,
+    )
 
 
 def _torch_samples(cpu_target: str | None) -> Run:
@@ -72,7 +80,15 @@ def _torch_samples(cpu_target: str | None) -> Run:
 
 def _bind_npu(request: Request) -> BoundPlan:
     _require_npu()
-    return _torch_plan(request, "npu:0", "npu")
+    from trivet.framework.graph.npu_plan import NpuPlan
+
+    return NpuPlan(
+        request.graph,
+        request.weights,
+        limits=request.limits,
+        num_slots=request.num_slots,
+        slot_tokens=request.slots.slot_tokens,
+    )
 
 
 def _npu_samples(cpu_target: str | None) -> Run:
@@ -88,20 +104,6 @@ def _npu_free_bytes() -> int:
 
     free, _ = torch.npu.mem_get_info("npu:0")
     return int(free)
-
-
-def _torch_plan(request: Request, device: str, registered: str) -> BoundPlan:
-    from trivet.framework.graph.torch_plan import TorchPlan
-
-    return TorchPlan(
-        request.graph,
-        request.weights,
-        limits=request.limits,
-        num_slots=request.num_slots,
-        slot_tokens=request.slots.slot_tokens,
-        device=device,
-        registered=registered,
-    )
 
 
 def _require_torch() -> None:

@@ -7,6 +7,7 @@ Two variants, because its ragged layout (TND) takes heads of 128 or 192 only: `r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -16,6 +17,7 @@ import torch_npu
 from trivet.base.errors import GraphError
 from trivet.operators.contract import Call
 from trivet.operators.npu.call import implement_on_npu
+from trivet.operators.npu.capture import Again, Workspaces
 from trivet.operators.npu.ragged import equal_runs
 from trivet.operators.npu.refuse import HALVES, refuse_formats, refuse_heads, width_of
 from trivet.operators.torch.call import Run, given
@@ -97,71 +99,116 @@ def causal_mask() -> torch.Tensor:
     return torch.ones((_MASK_SIZE, _MASK_SIZE), dtype=torch.bool).triu(diagonal=1).to("npu")
 
 
-def attend(
-    q: torch.Tensor,  # TND: [tokens, heads, head_dim], BSND: [sequences, new tokens, heads, head_dim]
-    stored: torch.Tensor,  # [2, num_slots, slot_tokens, kv_heads, head_dim]
-    slots: torch.Tensor,  # int32 [sequences, max slots]
-    query_lengths: list[int],  # TND: the ends, counted through the batch; BSND: of each sequence
-    kv_lengths: list[int],  # of each sequence in either layout, because the cache is paged
-    *,
-    scale: float,
-    layout: Literal["TND", "BSND"],
-    mask: torch.Tensor | None,
-) -> torch.Tensor:
-    """Softmax attention, shaped as q: causal from the last position backwards with the mask, over all without it."""
-    keys, values = stored.flatten(start_dim=3)
-    y: torch.Tensor
-    y, _ = torch_npu.npu_fused_infer_attention_score(
-        query=q,
-        key=keys,
-        value=values,
-        atten_mask=mask,
-        actual_seq_lengths=query_lengths,
-        actual_seq_lengths_kv=kv_lengths,
-        block_table=slots,
-        num_heads=q.shape[-2],
-        scale=scale,  # the default is 1.0
-        input_layout=layout,
-        num_key_value_heads=stored.shape[3],
-        sparse_mode=_NO_MASK if mask is None else _CAUSAL_FROM_THE_END,
-        inner_precise=0,  # float16 at high precision; bfloat16 knows no other
-        block_size=stored.shape[2],
-        softmax_lse_flag=False,
-    )
-    return y
+@dataclass(frozen=True)
+class _Fused:
+    """One call of the operator: all but the lengths, which the step says."""
+
+    q: torch.Tensor  # TND: [tokens, heads, head_dim], BSND: [sequences, new tokens, heads, head_dim]
+    stored: torch.Tensor  # [2, num_slots, slot_tokens, kv_heads, head_dim]
+    slots: torch.Tensor  # int32 [sequences, max slots]
+    scale: float
+    layout: Literal["TND", "BSND"]
+    mask: torch.Tensor | None  # causal from the last position backwards with it, over all that is stored without
+
+    def arguments(self, query_lengths: list[int], kv_lengths: list[int]) -> dict[str, object]:
+        """`query_lengths` are ends in TND, counted through the batch; `kv_lengths` of each sequence in either layout,
+        because the cache is paged."""
+        keys, values = self.stored.flatten(start_dim=3)
+        return {
+            "query": self.q,
+            "key": keys,
+            "value": values,
+            "atten_mask": self.mask,
+            "actual_seq_lengths": query_lengths,
+            "actual_seq_lengths_kv": kv_lengths,
+            "block_table": self.slots,
+            "num_heads": self.q.shape[-2],
+            "scale": self.scale,  # the default is 1.0
+            "input_layout": self.layout,
+            "num_key_value_heads": self.stored.shape[3],
+            "sparse_mode": _NO_MASK if self.mask is None else _CAUSAL_FROM_THE_END,
+            "inner_precise": 0,  # float16 at high precision; bfloat16 knows no other
+            "block_size": self.stored.shape[2],
+            "softmax_lse_flag": False,
+        }
+
+    def attend(self, query_lengths: list[int], kv_lengths: list[int]) -> torch.Tensor:
+        """Softmax attention, shaped as q."""
+        y: torch.Tensor
+        y, _ = torch_npu.npu_fused_infer_attention_score(**self.arguments(query_lengths, kv_lengths))
+        return y
+
+    def workspace(self, query_lengths: list[int], kv_lengths: list[int]) -> torch.Tensor:
+        """What the call needs beside its outputs at most, whatever the lengths."""
+        space: torch.Tensor = torch_npu._npu_fused_infer_attention_score_get_max_workspace(
+            **self.arguments(query_lengths, kv_lengths)
+        )
+        return space
+
+    def attend_into(
+        self, y: torch.Tensor, unused: torch.Tensor, workspace: torch.Tensor, queries: list[int], held: list[int]
+    ) -> None:
+        """`attend` in memory that is there; `unused`, empty, stands for the sums that are not asked for."""
+        torch_npu.npu_fused_infer_attention_score.out(
+            **self.arguments(queries, held), workspace=workspace, out=[y, unused]
+        )
+
+
+class _Attention:
+    """Both variants: a step as one call in TND, as one for each run of equally long sequences in BSND."""
+
+    def __init__(self, call: Call, layout: Literal["TND", "BSND"]) -> None:
+        self._head_dim, self._scale = width_of(call, 1), call.number("scale")
+        self._layout: Literal["TND", "BSND"] = layout
+        self._mask = causal_mask()
+
+    def __call__(self, inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+        q, stored, slots = given(inputs, 0, 1, 4)
+        held = list(lengths.kv_lengths)
+        if self._layout == "TND":
+            return [self._ragged(q, stored, slots).attend(list(lengths.query_ends), held).reshape(q.shape)]
+        parts = []
+        for sequences, tokens, count in equal_runs(lengths):
+            fused = self._batched(q[tokens], stored, slots[sequences], count)
+            y = fused.attend([count] * len(fused.q), held[sequences])
+            parts.append(y.reshape(-1, q.shape[1]))
+        return [parts[0] if len(parts) == 1 else torch.cat(parts)]
+
+    def fixed(
+        self, inputs: Sequence[torch.Tensor | None], lengths: StepLengths, workspaces: Workspaces
+    ) -> tuple[list[torch.Tensor], Again]:
+        """One new token for each sequence, in either layout."""
+        q, stored, slots = given(inputs, 0, 1, 4)
+        fused = self._ragged(q, stored, slots) if self._layout == "TND" else self._batched(q, stored, slots, 1)
+        queries = list(lengths.query_ends) if self._layout == "TND" else [1] * len(q)
+        shapes = (self._layout, tuple(fused.q.shape), tuple(stored.shape))
+        if shapes not in workspaces:
+            workspaces[shapes] = fused.workspace(queries, list(lengths.kv_lengths))
+        workspace, y, unused = workspaces[shapes], torch.empty_like(fused.q), fused.q.new_empty(0, dtype=torch.float32)
+
+        def again(lengths: StepLengths) -> None:
+            fused.attend_into(y, unused, workspace, queries, list(lengths.kv_lengths))
+
+        return [y.view(q.shape)], again
+
+    def _ragged(self, q: torch.Tensor, stored: torch.Tensor, slots: torch.Tensor) -> _Fused:
+        queries = q.contiguous().view(len(q), -1, self._head_dim)  # the operator takes no strides
+        return _Fused(queries, stored, slots, self._scale, "TND", self._mask)
+
+    def _batched(self, q: torch.Tensor, stored: torch.Tensor, slots: torch.Tensor, count: int) -> _Fused:
+        queries = q.contiguous().view(len(slots), count, -1, self._head_dim)
+        seen = None if count == 1 else self._mask  # a single query sees all that is stored
+        return _Fused(queries, stored, slots, self._scale, "BSND", seen)
 
 
 def _ragged(call: Call, sizes: Mapping[str, int]) -> Run:
     _check_sizes(call, sizes, _RAGGED_BLOCKS, _RAGGED_SEQUENCES)
-    head_dim, scale, mask = width_of(call, 1), call.number("scale"), causal_mask()
-
-    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        q, stored, slots = given(inputs, 0, 1, 4)
-        queries = q.contiguous().view(len(q), -1, head_dim)  # the operator takes no strides
-        ends, held = list(lengths.query_ends), list(lengths.kv_lengths)
-        return [attend(queries, stored, slots, ends, held, scale=scale, layout="TND", mask=mask).reshape(q.shape)]
-
-    return run
+    return _Attention(call, "TND")
 
 
 def _batched(call: Call, sizes: Mapping[str, int]) -> Run:
     _check_sizes(call, sizes, _BATCHED_BLOCKS, _BATCHED_SEQUENCES)
-    head_dim, scale, mask = width_of(call, 1), call.number("scale"), causal_mask()
-
-    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-        q, stored, slots = given(inputs, 0, 1, 4)
-        parts = []
-        for sequences, tokens, count in equal_runs(lengths):
-            held = list(lengths.kv_lengths[sequences])
-            queries = q[tokens].contiguous().view(len(held), count, -1, head_dim)
-            seen = None if count == 1 else mask  # a single query sees all that is stored
-            y = attend(
-                queries, stored, slots[sequences], [count] * len(held), held, scale=scale, layout="BSND", mask=seen
-            )
-            parts.append(y.reshape(-1, q.shape[1]))
-        return [parts[0] if len(parts) == 1 else torch.cat(parts)]
-
-    return run
+    return _Attention(call, "BSND")
 
 
 implement_on_npu("attention", "ragged", _ragged, _refuse_ragged)

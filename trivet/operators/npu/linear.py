@@ -7,34 +7,46 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch_npu
 
+from trivet.base.errors import ResourceError
 from trivet.operators.contract import Call
 from trivet.operators.npu.call import implement_on_npu
 from trivet.operators.npu.refuse import HALVES, formats, refuse_formats
 from trivet.operators.torch.call import DTYPES, Run, given
 from trivet.operators.torch.lengths import StepLengths
 
-_FRACTAL_NZ = 29  # the layout the cube unit reads; a view or a slice of a tensor in it is illegal
+_FRACTAL_NZ = 29  # aclFormat of the layout the cube unit reads
 
 
-def prepare_weight(call: Call, argument: str, weight: torch.Tensor, is_fractal: bool = False) -> torch.Tensor:
+def prepare_weight(call: Call, argument: str, weight: torch.Tensor) -> torch.Tensor:
     """The weight that `call` takes as `argument`, in the format and layout its operator wants. Once, at load.
 
-    The matrix of a linear goes to the fractal layout when asked: half precision only, at the price of a copy, and no
-    other operator may read the result, so a table tied to the head needs its own. The process has to have set
-    `torch.npu.config.allow_internal_format` before, or torch_npu keeps the rows and warns. The bias of a linear and the
-    weight of add_rms_norm are rounded to the format of the activations they meet: exact where the checkpoint had it.
+    The matrix of a linear in half precision goes to the fractal layout, at the price of a copy; no other operator may
+    read the result, and none a part of it. The bias of a linear and the weight of add_rms_norm are rounded to the
+    format of the activations they meet: exact where the checkpoint had it.
     """
     dtypes = formats(call)
     if (call.operator, argument) in (("add_rms_norm", "weight"), ("linear", "bias")):
         meets = dtypes["a" if call.operator == "add_rms_norm" else "x"]
         assert meets is not None
         return weight.to(DTYPES[meets])
-    if is_fractal and call.operator == "linear" and dtypes["weight"] in HALVES:
-        cast: torch.Tensor = torch_npu.npu_format_cast(
-            input=weight, acl_format=_FRACTAL_NZ, customize_dtype=None, input_dtype=None
-        )
-        return cast
+    if (call.operator, argument) == ("linear", "weight") and dtypes["weight"] in HALVES:
+        return to_fractal(weight)
     return weight
+
+
+def to_fractal(matrix: torch.Tensor) -> torch.Tensor:
+    """`matrix` in the fractal layout. Raises ResourceError where torch_npu leaves it in rows, which it does quietly."""
+    torch.npu.config.allow_internal_format = True  # off by default; without it the cast gives rows, and a warning
+    cast: torch.Tensor = torch_npu.npu_format_cast(
+        input=matrix, acl_format=_FRACTAL_NZ, customize_dtype=None, input_dtype=None
+    )
+    found = torch_npu.get_npu_format(cast)
+    if found != _FRACTAL_NZ:
+        raise ResourceError(
+            f"linear: a weight {list(matrix.shape)} is in format {found} after the cast, wanted {_FRACTAL_NZ} (NZ)",
+            "let nothing in this process set torch.npu.config.allow_internal_format to False",
+        )
+    return cast
 
 
 def _refuse(call: Call) -> str | None:

@@ -29,16 +29,19 @@ def run_sample(operator: Operator, sample: Sample, device: str, registered: str)
     implementation = choose(laid_out, registered)
     if not isinstance(implementation, Implementation):
         raise Refused("; ".join(f"{variant}: {reason}" for variant, reason in implementation) or "none is registered")
+    prepare = implementation.prepare
     try:
         run = implementation.lower(laid_out, sample.sizes)
     except GraphError as error:
         raise Refused(error.message) from None
-    inputs = [
-        None
-        if spec is None or array is None
-        else to_torch(to_blocks(array) if spec.layout == "kv" else array, spec.dtype).to(device)
-        for spec, array in zip(call.inputs, sample.inputs, strict=True)
-    ]
+    inputs: list[torch.Tensor | None] = []
+    for argument, spec, array in zip(operator.inputs, call.inputs, sample.inputs, strict=True):
+        if spec is None or array is None:
+            inputs.append(None)
+            continue
+        tensor = to_torch(to_blocks(array) if spec.layout == "kv" else array, spec.dtype).to(device)
+        # as a plan would have it: what is a weight, the implementation knows
+        inputs.append(tensor if prepare is None else prepare(laid_out, argument.name, tensor))
     outputs = run(inputs, lengths_of(operator, sample, device))
     made = [to_numpy(tensor.cpu(), spec.dtype) for spec, tensor in zip(call.outputs, outputs, strict=True)]
     pairs = zip(call.outputs, made, strict=True)

@@ -1,0 +1,248 @@
+"""The plan of an NPU over the fake: buckets, captured decodes, streams, and what a step asks of the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pytest
+
+if "FAKECANN" not in os.environ:
+    pytest.skip("runs over the fake CANN: python -m ascend.fakecann.run pytest …", allow_module_level=True)
+
+import numpy as np
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import trivet.operators.npu
+import trivet.operators.torch  # noqa: F401  registers its implementations, as the line above does
+from ascend.fakecann import counters
+from tests.ascend.test_fakecann_runtime import in_a_process_of_its_own
+from tests.system.tiny import graph_and_weights
+from trivet.base.dtypes import Array, DType
+from trivet.framework.graph.buckets import bucket_of, bucket_sizes, padded
+from trivet.framework.graph.npu_plan import NpuPlan
+from trivet.framework.graph.plan import Batch, Limits
+
+LIMITS = Limits(max_tokens=48, max_sequences=6, max_rows=48, max_context=300)
+SLOT_TOKENS, MAX_SLOTS = 128, 3
+NUM_SLOTS = MAX_SLOTS * LIMITS.max_sequences
+DECODES = bucket_sizes(LIMITS.max_sequences)
+TOKENS = bucket_sizes(LIMITS.max_tokens)
+
+Chunk = tuple[int, int, int]  # sequence, positions that it has already, tokens of this step
+
+
+def bind(family: str = "llama", dtype: DType = "bfloat16") -> NpuPlan:
+    graph, weights = graph_and_weights(family, dtype, 2, "npu")
+    return NpuPlan(graph, weights, limits=LIMITS, num_slots=NUM_SLOTS, slot_tokens=SLOT_TOKENS)
+
+
+plan = cache(bind)
+
+
+def step(chunks: Sequence[Chunk], wanted: Sequence[int] | None = None) -> Batch:
+    """One step; each sequence has its own slots, and its tokens follow from their positions.
+
+    Logits are wanted of the last token of the chunks numbered in `wanted`, of all unless it is given.
+    """
+    positions = [np.arange(past, past + count) for _, past, count in chunks]
+    tokens = [(7 * sequence + 3 * at + 1) % 250 for (sequence, _, _), at in zip(chunks, positions, strict=True)]
+    starts = np.cumsum([0, *(count for _, _, count in chunks)])
+    slots = [[MAX_SLOTS * sequence + MAX_SLOTS - 1 - i for i in range(MAX_SLOTS)] for sequence, _, _ in chunks]
+    rows = starts[1:] - 1 if wanted is None else starts[1:][list(wanted)] - 1
+    return Batch(*(np.asarray(each, np.int32) for each in (np.concatenate(tokens), np.concatenate(positions),
+                                                           starts, slots, rows)))  # fmt: skip
+
+
+def call_by_call(bound: NpuPlan, batch: Batch, sizes: tuple[int, ...]) -> Array:
+    """The same step, of the same shapes, without capture, streams or updates."""
+    size = bucket_of(len(batch.tokens), sizes)
+    rows = bucket_of(len(batch.rows), sizes)
+    step = padded(batch, size, rows, MAX_SLOTS, NUM_SLOTS, SLOT_TOKENS)
+    (logits,) = bound.values(step, bound.graph.outputs).values()
+    return logits[: len(batch.rows)]
+
+
+@st.composite
+def decodes(draw: st.DrawFn) -> list[Chunk]:
+    sequences = draw(st.lists(st.integers(0, LIMITS.max_sequences - 1), unique=True, min_size=1))
+    return [(sequence, draw(st.integers(0, LIMITS.max_context - 1)), 1) for sequence in sequences]
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> list[Chunk]:
+    """Chunks of a step that is not a decode."""
+    chunks = []
+    for sequence, past, _ in draw(decodes()):
+        count = draw(st.integers(1, min(30, LIMITS.max_context - past)))
+        if sum(taken for _, _, taken in chunks) + count <= LIMITS.max_tokens:
+            chunks.append((sequence, past, count))
+    assume(sum(count for _, _, count in chunks) > len(chunks))
+    return chunks
+
+
+# --- answers ---
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@settings(max_examples=15, deadline=None)
+@given(chunks=decodes())
+def test_a_replayed_decode_is_the_step_call_by_call_bit_for_bit(family: str, chunks: list[Chunk]) -> None:
+    batch = step(chunks)
+    replayed = plan(family).run(batch).copy()
+
+    np.testing.assert_array_equal(call_by_call(plan(family), batch, DECODES), replayed)
+
+
+@settings(max_examples=15, deadline=None)
+@given(chunks=mixed())
+def test_any_other_step_is_the_step_call_by_call_bit_for_bit(chunks: list[Chunk]) -> None:
+    batch = step(chunks)
+    logits = plan("llama").run(batch).copy()
+
+    np.testing.assert_array_equal(call_by_call(plan("llama"), batch, TOKENS), logits)
+
+
+@st.composite
+def bucket_mates(draw: st.DrawFn) -> tuple[list[Chunk], list[Chunk]]:
+    """A step and what others may bring in its place of padding, in either lane."""
+    order = draw(st.permutations(range(LIMITS.max_sequences)))
+    past = [draw(st.integers(0, 250)) for _ in order]
+    if draw(st.booleans()):  # decodes: 3 or 4 sequences share a bucket, and so do 5 or 6
+        num_own = draw(st.sampled_from([3, 5]))
+        return [(order[i], past[i], 1) for i in range(num_own)], [(order[num_own], past[num_own], 1)]
+    first, second = draw(st.integers(20, 30)), draw(st.integers(13, 14))  # more than 32 tokens
+    others = draw(st.lists(st.integers(1, 2), min_size=1, max_size=2))
+    own = [(order[0], past[0], first), (order[1], past[1], second)]
+    return own, [(order[2 + i], past[2 + i], count) for i, count in enumerate(others)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(mates=bucket_mates())
+def test_an_answer_does_not_depend_on_whether_its_bucket_is_filled_by_others_or_by_padding(
+    mates: tuple[list[Chunk], list[Chunk]],
+) -> None:
+    own, others = mates
+    wanted = None if max(count for _, _, count in own) == 1 else range(len(own))
+    alone = plan("llama").run(step(own, wanted)).copy()
+    among_others = plan("llama").run(step([*own, *others], wanted)).copy()
+
+    np.testing.assert_array_equal(alone, among_others[: len(alone)])
+
+
+# --- what a step asks of the device ---
+
+NOTHING_ELSE = (
+    "allocations", "frees", "pinned_allocations", "device_syncs", "event_syncs", "blocking_copies", "memsets",
+)  # fmt: skip
+
+
+def steps() -> Iterator[Batch]:
+    """Prefills of every length and decodes of every size, in any order."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        order = rng.permutation(LIMITS.max_sequences)[: rng.integers(1, LIMITS.max_sequences + 1)]
+        longest = 1 if rng.random() < 0.5 else LIMITS.max_tokens // len(order)
+        chunks = [(int(sequence), int(rng.integers(0, 250)), int(rng.integers(1, longest + 1))) for sequence in order]
+        yield step(chunks)
+
+
+def test_no_step_allocates_or_waits_but_for_its_result_from_the_first_one_on() -> None:
+    llama = bind()
+    for batch in steps():
+        counters.reset()
+        llama.run(batch)
+        counted = counters.read().counters
+
+        assert dict.fromkeys(NOTHING_ELSE, 0) == {name: counted.get(name, 0) for name in NOTHING_ELSE}
+        assert (1, 1, 1) == tuple(
+            counted[name] for name in ("stream_syncs", "host_to_device_copies", "device_to_host_copies")
+        )
+
+
+def test_a_decode_is_one_replay_and_one_update_for_each_attention() -> None:
+    llama, batch = plan("llama"), step([(0, 5, 1), (3, 200, 1), (2, 0, 1)])
+    counters.reset()
+    llama.run(batch)
+    read = counters.read()
+
+    assert (1, 4) == (read.counters["replays"], read.counters["graph_updates"])
+    assert {"aclnnFusedInferAttentionScoreV3": 4} == read.launches
+
+
+@pytest.mark.parametrize(("family", "in_rows"), [("llama", 0), ("qwen2", 1)])  # the head of qwen2 is tied to the table
+def test_weights_lie_in_the_fractal_layout_but_for_a_table_that_is_also_the_head(family: str, in_rows: int) -> None:
+    bound, batch = plan(family), step([(0, 0, 9)])
+    counters.reset()
+    bound.run(batch)
+    launched = counters.read().launches
+    products = sum(node.operator == "linear" for node in bound.nodes)
+
+    assert in_rows == launched.get("aclnnMatmul", 0)
+    assert products - in_rows == launched["aclnnMatmulWeightNz"] + launched.get("aclnnAddmmWeightNz", 0)
+
+
+# --- mistakes that are planted ---
+
+LONG, SHORT = step([(0, 250, 1), (1, 130, 1)]), step([(0, 3, 1), (1, 7, 1)])
+
+
+def differs(bound: NpuPlan) -> bool:
+    """Whether any of some decodes of one size is not the step call by call."""
+    pairs = [(bound.run(batch).copy(), call_by_call(bound, batch, DECODES)) for batch in (LONG, SHORT, LONG)]
+    return not all(np.array_equal(replayed, plain) for replayed, plain in pairs)
+
+
+def test_without_a_planted_mistake_nothing_differs() -> None:
+    assert not differs(bind())
+
+
+def test_attention_that_does_not_wait_for_its_update_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.npu.ExternalEvent, "wait", lambda event, stream: None)
+
+    assert differs(bind())
+
+
+def test_a_step_that_does_not_wait_for_its_integers_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = bind()
+    monkeypatch.setattr(torch.npu.Stream, "wait_event", lambda stream, event: None)
+
+    assert differs(bound)
+
+
+def an_update_that_is_not_recorded() -> None:
+    torch.npu.ExternalEvent.record = lambda event, stream: None
+    bind().run(SHORT)
+
+
+def test_an_update_that_is_not_recorded_is_an_error() -> None:
+    program = "from tests.ascend.test_fakecann_plan import *\nan_update_that_is_not_recorded()"
+    ended = in_a_process_of_its_own(program)
+
+    assert 0 != ended.returncode
+    assert "waits for a value that nobody is about to write" in ended.stderr
+
+
+# --- what is not captured ---
+
+
+def test_a_plan_without_the_devices_attention_says_why_nothing_is_captured_and_answers() -> None:
+    qwen = bind("qwen2", "float32")
+
+    assert "attention got the variant torch, whose shapes follow the lengths of the step" == qwen.not_captured
+    np.testing.assert_array_equal(call_by_call(qwen, SHORT, DECODES), qwen.run(SHORT))
+
+
+def test_a_capture_that_the_device_refuses_leaves_the_steps_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("error code is 107030\nmore")
+
+    monkeypatch.setattr(torch.npu, "graph_task_group_begin", refuse)
+    llama = bind()
+
+    assert "a decode of 6 sequences: error code is 107030" == llama.not_captured
+    assert llama.target.endswith(f"not captured: {llama.not_captured}")
+    np.testing.assert_array_equal(call_by_call(llama, SHORT, DECODES), llama.run(SHORT))
