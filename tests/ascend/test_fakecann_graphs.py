@@ -54,6 +54,55 @@ def test_a_wait_inside_a_capture_is_an_error() -> None:
         x.cpu()
 
 
+def captured_on_two_streams(x: torch.Tensor, waits: bool, joins: bool) -> tuple[torch.npu.NPUGraph, torch.Tensor]:
+    """Doubled on a second stream, one added on the first, which may forget to wait for the second in time or at all."""
+    graph, side, doubled = torch.npu.NPUGraph(), torch.npu.Stream(), torch.zeros_like(x)
+    torch.npu.synchronize()
+    with torch.npu.graph(graph):
+        main, begun, done = torch.npu.current_stream(), torch.npu.Event(), torch.npu.Event()
+        begun.record(main)
+        side.wait_event(begun)
+        with torch.npu.stream(side):
+            torch.mul(x, 2, out=doubled)
+            done.record(side)
+        if waits:
+            main.wait_event(done)
+        y = doubled + 1
+        if joins:
+            main.wait_event(done)
+    return graph, y
+
+
+def test_two_streams_of_a_capture_are_ordered_by_their_events() -> None:
+    x = torch.ones(3, device="npu")
+    graph, y = captured_on_two_streams(x, waits=True, joins=True)
+    results = []
+    for value in (5.0, -1.0):
+        x.fill_(value)
+        graph.replay()
+        results.append(y.cpu().tolist())
+
+    assert [[11.0] * 3, [-1.0] * 3] == results
+
+
+def test_a_missing_wait_between_the_streams_of_a_capture_is_seen() -> None:
+    graph, y = captured_on_two_streams(torch.ones(3, device="npu"), waits=False, joins=True)
+    graph.replay()
+
+    assert [1.0] * 3 == y.cpu().tolist()
+
+
+def test_a_stream_that_a_capture_leaves_behind_is_an_error() -> None:
+    program = (
+        "from tests.ascend.test_fakecann_graphs import *\n"
+        "captured_on_two_streams(torch.ones(3, device='npu'), waits=False, joins=False)"
+    )
+    ended = in_a_process_of_its_own(program)
+
+    assert 0 != ended.returncode
+    assert "nothing waits for the end of it" in ended.stderr
+
+
 QUERY = torch.randn(1, 2, 16, generator=torch.Generator().manual_seed(0))  # [tokens, heads, head_dim]
 KEY, VALUE = torch.randn(
     2, 4, 16, 32, generator=torch.Generator().manual_seed(1)

@@ -185,6 +185,14 @@ def test_weights_lie_in_the_fractal_layout_but_for_a_table_that_is_also_the_head
     assert products - in_rows == launched["aclnnMatmulWeightNz"] + launched.get("aclnnAddmmWeightNz", 0)
 
 
+def test_every_captured_decode_asks_for_each_matrix_but_the_first_ahead_of_its_product() -> None:
+    counters.reset()
+    llama = bind()
+    products = sum(node.operator == "linear" for node in llama.nodes)
+
+    assert (products - 1) * len(DECODES) == counters.read().counters["prefetches"]
+
+
 # --- mistakes that are planted ---
 
 LONG, SHORT = step([(0, 250, 1), (1, 130, 1)]), step([(0, 3, 1), (1, 7, 1)])

@@ -15,7 +15,7 @@ from trivet.operators import npu
 from trivet.operators.contract import IMPLEMENTATIONS, Attribute, Call, Implementation, TensorSpec
 from trivet.operators.npu.linear import prepare_weight
 from trivet.operators.npu.pointwise import halves_of_one
-from trivet.operators.npu.prefetch import prefetch
+from trivet.operators.npu.prefetch import prefetch, prefetch_bytes
 from trivet.operators.npu.ragged import equal_runs
 from trivet.operators.samples import ragged
 from trivet.operators.torch.lengths import StepLengths, cache_rows
@@ -308,14 +308,16 @@ def test_a_cast_that_quietly_leaves_the_rows_is_refused(monkeypatch: pytest.Monk
         prepare_weight(HALF, "weight", torch.ones(32, 64))
 
 
-def test_weights_are_asked_for_in_order_until_the_bytes_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
+def test_a_weight_is_asked_for_up_to_the_bytes_that_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
     monkeypatch.setattr(
-        npu.prefetch.torch_npu,
-        "npu_prefetch",
-        lambda input, dependency, max_size, offset: asked.append((len(input), max_size)),
+        npu.prefetch.torch_npu, "npu_prefetch", lambda input, dependency, max_size, offset: asked.append(max_size)
     )
-    weights = [torch.zeros(size, dtype=torch.uint8) for size in (100, 50, 40)]
+    for size in (100, 150):
+        prefetch(torch.zeros(size, dtype=torch.uint8), torch.zeros(1), max_bytes=120)
 
-    assert 120 == prefetch(weights, torch.zeros(1), max_bytes=120)
-    assert [(100, 100), (50, 20)] == asked
+    assert [100, 120] == asked
+
+
+def test_half_of_l2_may_be_asked_for_and_nothing_of_a_chip_that_is_not_known() -> None:
+    assert (96 << 20, 48 << 20, 0) == tuple(map(prefetch_bytes, ("Ascend910B3", "Ascend910B4", "Ascend310P3")))

@@ -16,6 +16,7 @@ if "FAKECANN" not in os.environ:
 
 import torch
 
+from ascend.fakecann import counters
 from trivet.operators import npu
 from trivet.operators.contract import OPERATORS, Call, Implementation, Sample, TensorSpec, choose
 from trivet.operators.samples import normal, ragged, spec
@@ -109,3 +110,25 @@ def test_a_planted_mistake_is_found_by_verify(mistake: str, monkeypatch: pytest.
     monkeypatch.setattr(package, name, plant(getattr(package, name)))
 
     assert not verify(OPERATORS[operator], on_torch("npu", "npu"), "bfloat16").passed
+
+
+def in_blocks_of_the_other_order(matrix: torch.Tensor) -> torch.Tensor:
+    """The layout of the cube unit's other operand: each block of 16 × 16 lies columns first."""
+    rows, columns = (-(-size // 16) * 16 for size in matrix.shape)
+    padded = torch.nn.functional.pad(matrix.cpu(), (0, columns - matrix.shape[1], 0, rows - matrix.shape[0]))
+    turned = padded.view(rows // 16, 16, columns // 16, 16).transpose(1, 3).reshape(rows, columns)
+    return turned[: matrix.shape[0], : matrix.shape[1]].to("npu")
+
+
+def test_a_planted_mistake_in_the_fractal_layout_is_found_by_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = npu.linear.to_fractal
+    monkeypatch.setattr(npu.linear, "to_fractal", lambda matrix: real(in_blocks_of_the_other_order(matrix)))
+
+    assert not verify(OPERATORS["linear"], on_torch("npu", "npu"), "bfloat16").passed
+
+
+def test_verify_multiplies_by_matrices_in_the_fractal_layout() -> None:
+    counters.reset()
+
+    assert verify(OPERATORS["linear"], on_torch("npu", "npu"), "bfloat16").passed
+    assert counters.read().launches["aclnnMatmulWeightNz"] > 0

@@ -3,6 +3,7 @@
 // An event wait is a task like another: when it runs, it first runs the other stream up to the recorded mark. A record
 // makes a new mark, and a wait is for the last one made before it.
 #include <chrono>
+#include <optional>
 #include <set>
 
 #include "streams.h"
@@ -14,6 +15,7 @@ struct Mark {
   Stream* stream;
   bool is_reached = false;
   double reached_ms = 0;
+  std::optional<Place> captured = {};  // recorded in a capture: it orders the streams of that, and nothing else
 };
 
 struct Event {
@@ -30,19 +32,20 @@ double now_ms() {
 }
 
 void reach(Mark& mark) {
+  if (mark.captured) throw std::runtime_error("the event was recorded in a capture: only streams of it can wait");
   while (!mark.is_reached && !mark.stream->tasks.empty()) advance(*mark.stream);
   if (!mark.is_reached)
     throw std::runtime_error("waits for an event behind a failed kernel (" + mark.stream->failure + ")");
+}
+
+void refuse_update(const Stream& stream) {
+  if (stream.sink && !stream.graph) throw std::runtime_error("an event in the update of a graph is not emulated");
 }
 
 Event& event_of(void* handle) {
   Event* event = static_cast<Event*>(handle);
   if (!events().count(event)) throw std::runtime_error("not an event");
   return *event;
-}
-
-void refuse_capture(const Stream& stream) {
-  if (stream.sink) throw std::runtime_error("an event between the streams of one capture is not emulated");
 }
 
 }  // namespace
@@ -82,9 +85,13 @@ CANN_API int aclrtRecordEvent(void* handle, void* stream_handle) {
   count("event_records");
   return guarded("aclrtRecordEvent", [&] {
     Stream& stream = stream_of(stream_handle);
-    refuse_capture(stream);
+    refuse_update(stream);
     auto mark = std::make_shared<Mark>(Mark{&stream});
     event_of(handle).mark = mark;
+    if (stream.graph) {
+      mark->captured = place(stream);
+      return kSuccess;
+    }
     enqueue(stream, "aclrtRecordEvent", [mark] {
       mark->is_reached = true;
       mark->reached_ms = now_ms();
@@ -97,9 +104,14 @@ CANN_API int aclrtStreamWaitEvent(void* stream_handle, void* handle) {
   count("event_waits");
   return guarded("aclrtStreamWaitEvent", [&] {
     Stream& stream = stream_of(stream_handle);
-    refuse_capture(stream);
+    refuse_update(stream);
     auto mark = event_of(handle).mark;
     if (!mark) throw std::runtime_error("the event was never recorded: a real stream would wait for ever");
+    if (mark->captured) {
+      wait_in_capture(stream, *mark->captured);
+      return kSuccess;
+    }
+    if (stream.graph) throw std::runtime_error("a capture waits for an event that was recorded outside it");
     enqueue(stream, "aclrtStreamWaitEvent", [mark] { reach(*mark); });
     return kSuccess;
   });
@@ -118,6 +130,7 @@ CANN_API int aclrtSynchronizeEvent(void* handle) {
 CANN_API int aclrtQueryEventStatus(void* handle, int* status) {
   return guarded("aclrtQueryEventStatus", [&] {
     auto mark = event_of(handle).mark;
+    if (mark && mark->captured) throw std::runtime_error("the event was recorded in a capture");
     bool is_done = !mark || mark->is_reached;
     *status = is_done ? 1 : 0;  // ACL_EVENT_RECORDED_STATUS_COMPLETE, ACL_EVENT_RECORDED_STATUS_NOT_READY
     if (!is_done && !mark->stream->tasks.empty()) step(*mark->stream);

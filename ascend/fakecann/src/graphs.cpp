@@ -1,7 +1,12 @@
-// Captured graphs: the tasks of one stream, kept instead of queued, to be queued together as often as wanted.
+// Captured graphs: the tasks of some streams, kept instead of queued, to be queued together as often as wanted.
+//
+// Every stream of a capture is a lane of the graph. A replay runs the first one, and as much of another as something
+// waits for: like streams, lanes are lazy, so that a missing wait shows. A stream joins a capture when it waits for an
+// event recorded in one; what it then captures has to be waited for before the capture ends.
 //
 // A group of captured tasks can be replaced. The replacement is itself a task of the stream that makes it, so a graph
 // that does not wait for it (by an external event) runs with what it had before.
+#include <algorithm>
 #include <map>
 
 #include "streams.h"
@@ -9,14 +14,28 @@
 namespace fake {
 
 struct Graph {
-  std::vector<Task> tasks;
+  std::deque<std::vector<Task>> lanes = {};  // a deque: streams point at their lane while more are added
+  std::vector<Stream*> streams = {};         // of the lanes, while they are captured
+  std::vector<size_t> awaited = {};          // of each lane: what the first one waits for, at the latest
+  std::vector<size_t> cursors = {};          // of each lane, during a replay
+
+  bool is_open() const { return !streams.empty(); }
+
+  void run_to(size_t lane, size_t end) {
+    // By number: a task may replace those that come after it.
+    while (cursors[lane] < end) Task(lanes[lane][cursors[lane]++]).work();
+  }
+  void run() {
+    cursors.assign(lanes.size(), 0);
+    run_to(0, lanes[0].size());
+  }
 };
 
 namespace {
 
-struct Group {  // of a graph's tasks
+struct Group {  // of a lane's tasks
   std::shared_ptr<Graph> graph;
-  size_t first, end;
+  size_t lane, first, end;
   std::vector<Task> replacement = {};
 };
 
@@ -48,6 +67,18 @@ std::shared_ptr<Graph> captured(const Stream& stream) {
   return stream.graph;
 }
 
+size_t lane_of(const Stream& stream) {
+  auto& streams = captured(stream)->streams;
+  return std::find(streams.begin(), streams.end(), &stream) - streams.begin();
+}
+
+void join(Stream& stream, const std::shared_ptr<Graph>& graph) {
+  stream.graph = graph;
+  stream.sink = &graph->lanes.emplace_back();
+  graph->streams.push_back(&stream);
+  graph->awaited.push_back(0);
+}
+
 std::shared_ptr<Group> closed(Stream& stream) {
   auto found = open_groups().find(&stream);
   if (found == open_groups().end()) throw std::runtime_error("no group is open on the stream");
@@ -57,10 +88,24 @@ std::shared_ptr<Group> closed(Stream& stream) {
 }
 
 void replace(Group& group, const std::vector<Task>& tasks) {
-  std::copy(tasks.begin(), tasks.end(), group.graph->tasks.begin() + group.first);
+  std::copy(tasks.begin(), tasks.end(), group.graph->lanes[group.lane].begin() + group.first);
 }
 
 }  // namespace
+
+Place place(const Stream& stream) { return {captured(stream), lane_of(stream), stream.sink->size()}; }
+
+void wait_in_capture(Stream& stream, const Place& place) {
+  if (!place.graph->is_open()) throw std::runtime_error("the event was recorded in a capture that has ended");
+  if (!stream.graph) join(stream, place.graph);
+  if (stream.graph != place.graph) throw std::runtime_error("the event was recorded in another capture");
+  size_t& awaited = place.graph->awaited[place.lane];
+  if (lane_of(stream) == 0) awaited = std::max(awaited, place.end);
+  // Not a shared pointer: the graph owns the task.
+  enqueue(stream, "aclrtStreamWaitEvent",
+          [graph = place.graph.get(), lane = place.lane, end = place.end] { graph->run_to(lane, end); });
+}
+
 }  // namespace fake
 
 using namespace fake;
@@ -70,8 +115,7 @@ CANN_API int aclmdlRICaptureBegin(void* handle, int) {
   return guarded("aclmdlRICaptureBegin", [&] {
     Stream& stream = stream_of(handle);
     if (stream.sink) throw std::runtime_error("the stream is being captured already");
-    stream.graph = std::make_shared<Graph>();
-    stream.sink = &stream.graph->tasks;
+    join(stream, std::make_shared<Graph>());
     count("captures");
     return kSuccess;
   });
@@ -96,8 +140,16 @@ CANN_API int aclmdlRICaptureEnd(void* handle, void** graph) {
   return guarded("aclmdlRICaptureEnd", [&] {
     Stream& stream = stream_of(handle);
     auto made = captured(stream);
-    stream.graph.reset();
-    stream.sink = nullptr;
+    if (lane_of(stream) != 0) throw std::runtime_error("the capture began on another stream");
+    for (Stream* each : made->streams) {
+      each->graph.reset();
+      each->sink = nullptr;
+    }
+    made->streams.clear();
+    for (size_t lane = 1; lane < made->lanes.size(); ++lane) {
+      if (made->awaited[lane] < made->lanes[lane].size())
+        throw std::runtime_error("a stream joined the capture, and nothing waits for the end of it");
+    }
     graphs()[made.get()] = made;
     *graph = made.get();
     return kSuccess;
@@ -108,10 +160,7 @@ CANN_API int aclmdlRIExecuteAsync(void* handle, void* stream) {
   return guarded("aclmdlRIExecuteAsync", [&] {
     auto graph = known(graphs(), handle, "graph");
     count("replays");
-    enqueue(stream_of(stream), "aclmdlRIExecuteAsync", [graph] {
-      // By number: a task may replace those that come after it.
-      for (size_t i = 0; i < graph->tasks.size(); ++i) Task(graph->tasks[i]).work();
-    });
+    enqueue(stream_of(stream), "aclmdlRIExecuteAsync", [graph] { graph->run(); });
     return kSuccess;
   });
 }
@@ -129,7 +178,7 @@ CANN_API int aclmdlRICaptureTaskGrpBegin(void* handle) {
   return guarded("aclmdlRICaptureTaskGrpBegin", [&] {
     Stream& stream = stream_of(handle);
     auto graph = captured(stream);
-    open_groups()[&stream] = std::make_shared<Group>(Group{graph, graph->tasks.size(), 0});
+    open_groups()[&stream] = std::make_shared<Group>(Group{graph, lane_of(stream), stream.sink->size(), 0});
     return kSuccess;
   });
 }
@@ -138,7 +187,7 @@ CANN_API int aclmdlRICaptureTaskGrpEnd(void* handle, void** group_handle) {
   return guarded("aclmdlRICaptureTaskGrpEnd", [&] {
     Stream& stream = stream_of(handle);
     auto group = closed(stream);
-    group->end = captured(stream)->tasks.size();
+    group->end = stream.sink->size();
     groups()[group.get()] = group;
     *group_handle = group.get();
     return kSuccess;

@@ -30,6 +30,16 @@ void step(Stream& stream);
 // The same from within a task of another stream, which waits for this one.
 void advance(Stream& stream);
 
+// In a captured graph: behind the first `end` tasks of a lane.
+struct Place {
+  std::shared_ptr<Graph> graph;
+  size_t lane, end;
+};
+// Behind what has been captured on the stream so far.
+Place place(const Stream& stream);
+// A task that waits for a place in the capture that is under way; a stream that is not part of it becomes one.
+void wait_in_capture(Stream& stream, const Place& place);
+
 // What still points at a stream that is about to go.
 void forget_events(const Stream& stream);
 void forget_writers(const Stream& stream);

@@ -18,8 +18,10 @@ from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.npu_capture import CapturedStep
 from trivet.framework.graph.npu_sender import Sender, room_for
 from trivet.framework.graph.plan import Batch, Limits
+from trivet.framework.graph.prefetch import prefetches
 from trivet.framework.graph.torch_plan import TorchPlan, plainly
 from trivet.operators.npu.capture import refuse_capture
+from trivet.operators.npu.prefetch import prefetch_bytes
 from trivet.operators.torch.lengths import StepLengths, cache_rows, step_lengths
 
 
@@ -109,12 +111,13 @@ class NpuPlan(TorchPlan):
     def _capture(self) -> str | None:
         """Capture every decode size; else none, and what the device said against it."""
         pool = torch.npu.graph_pool_handle()
+        ahead = prefetches(self.graph, prefetch_bytes(torch.npu.get_device_properties(self._device).name))
         for size in reversed(self._decode_sizes):
             given, lengths = self._send_padded(_nothing(), size, size)
             self._calls.run(given, plainly(lengths))  # what runs for the first time must not do so in a capture
             torch.npu.current_stream().synchronize()
             try:
-                self._captured[size] = CapturedStep(self._calls, given, lengths, pool)
+                self._captured[size] = CapturedStep(self._calls, given, lengths, ahead, pool)
             except RuntimeError as error:
                 self._captured.clear()
                 return f"a decode of {size} sequences: {str(error).splitlines()[0]}"

@@ -86,6 +86,13 @@ class TorchCalls:
         made = [values[i] for i in wanted]
         return [tensor for tensor in made if tensor is not None]
 
+    def weight(self, name: str) -> torch.Tensor:
+        """A weight as the call that reads it takes it."""
+        read = [(given, i) for call in self.calls for given, i in zip(call.node.inputs, call.inputs, strict=True)]
+        tensor = next(self._lasting[i] for given, i in read if given == name and i is not None)
+        assert tensor is not None
+        return tensor
+
     def close(self) -> None:
         """Give the memory back; nothing can run after it."""
         self._lasting.clear()
