@@ -13,6 +13,7 @@ if "FAKECANN" not in os.environ:
 
 import numpy as np
 import torch
+from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +21,9 @@ import trivet.operators.npu
 import trivet.operators.torch  # noqa: F401  registers its implementations, as the line above does
 from ascend.fakecann import counters
 from tests.ascend.test_fakecann_runtime import in_a_process_of_its_own
-from tests.system.tiny import graph_and_weights
+from tests.system.tiny import FIXTURES, graph_and_weights
 from trivet.base.dtypes import Array, DType
+from trivet.cli.operators import operators
 from trivet.framework.graph.buckets import bucket_of, bucket_sizes, padded
 from trivet.framework.graph.npu_plan import NpuPlan
 from trivet.framework.graph.plan import Batch, Limits
@@ -254,3 +256,39 @@ def test_a_capture_that_the_device_refuses_leaves_the_steps_call_by_call(monkeyp
     assert "a decode of 6 sequences: error code is 107030" == llama.not_captured
     assert llama.target.endswith(f"not captured: {llama.not_captured}")
     np.testing.assert_array_equal(call_by_call(llama, SHORT, DECODES), llama.run(SHORT))
+
+
+# --- what is said of it ---
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"),
+    [
+        (
+            "bfloat16",
+            [
+                "decodes: captured for 1, 2, 4, 8, 16, 32, 48, 64 and on, up to the most sequences of a step; replayed,"
+                " padded to the next",
+                "other steps: call by call, padded likewise: their products outweigh the launches, and their attention"
+                " has other shapes each time",
+                "ahead: 16 of 17 matrices, behind the product before each, of each up to 96.0 MiB, half of the L2 of"
+                " Ascend910B3",
+            ],
+        ),
+        (
+            "float32",
+            [
+                "decodes: call by call, padded to 1, 2, 4, 8, 16, 32, 48, 64 and on: attention got the variant torch,"
+                " whose shapes follow the lengths of the step",
+                "other steps: call by call, padded likewise: their products outweigh the launches, and their attention"
+                " has other shapes each time",
+                "ahead: nothing, decodes are not captured",
+            ],
+        ),
+    ],
+)
+def test_explain_says_what_is_captured_and_why_the_rest_is_not(dtype: str, wanted: list[str]) -> None:
+    model = str(FIXTURES / "llama")
+    said = CliRunner().invoke(operators, ["explain", model, "--device", "npu", "--dtype", dtype]).output
+
+    assert wanted == said.splitlines()[-3:]

@@ -75,7 +75,10 @@ def verify(device: DeviceName, target: str | None) -> None:
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
               help="Precision to assign")  # fmt: skip
 def explain(model: Path, device: DeviceName, dtype: DType) -> None:
-    """Per node of MODEL's graph: the implementation it gets on a device, or who refused and why."""
+    """Per node of MODEL's graph: the implementation it gets on a device, or who refused and why.
+
+    For an NPU also which steps are captured, and which weights are asked for ahead.
+    """
     from trivet.framework.graph.binding import BINDINGS
     from trivet.framework.graph.ir import format_spec
     from trivet.framework.model.loader import model_config, model_graph
@@ -95,6 +98,8 @@ def explain(model: Path, device: DeviceName, dtype: DType) -> None:
             refused += 1
         weights = [format_spec(graph.values[name]) for name in node.names if name in graph.weights]
         click.echo(f"{node.outputs[0]:<28} {node.operator:<14} {outcome:<8} {' '.join(weights)}")
+    for sentence in BINDINGS[device].explain_steps(graph):
+        click.echo(sentence)
     if refused:
         raise click.exceptions.Exit(_EXIT_OPERATORS)
 

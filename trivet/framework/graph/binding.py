@@ -6,7 +6,7 @@ PyTorch is imported inside the rows that need it: it is an extra, and the CPU's 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from trivet._native import Team, targets
@@ -43,6 +43,7 @@ class Binding:
     describe: Callable[[str | None], str]  # what runs, for people
     slot_tokens: int | None = None  # where the device's operators fix it; None: as many as a slot's bytes hold
     free_bytes: Callable[[], int | None] = lambda: None  # of a memory of its own; None: it shares the host's
+    explain_steps: Callable[[Graph], Iterable[str]] = lambda graph: ()  # how the device runs them, beside the nodes
 
 
 def _bind_cpu(request: Request) -> BoundPlan:
@@ -106,6 +107,15 @@ def _npu_free_bytes() -> int:
     return int(free)
 
 
+def _npu_steps(graph: Graph) -> Iterable[str]:
+    _require_npu()
+    import torch
+
+    from trivet.framework.graph.npu_plan import explain_steps
+
+    return explain_steps(graph, torch.npu.get_device_properties("npu:0").name)
+
+
 def _require_torch() -> None:
     _require("torch", "trivet.operators.torch", "PyTorch", "torch")
 
@@ -147,5 +157,6 @@ BINDINGS: dict[DeviceName, Binding] = {
         describe=lambda target: "npu",
         slot_tokens=128,
         free_bytes=_npu_free_bytes,
+        explain_steps=_npu_steps,
     ),
 }

@@ -52,9 +52,11 @@ class CapturedStep:
             return outputs
 
         with torch.npu.graph(self._graph, pool=pool):
-            self.logits = calls.run(given, perform)[0].float()
-            if asked:
-                _after(side, torch.npu.current_stream())  # a capture leaves no stream behind
+            _after(torch.npu.current_stream(), side)
+            try:
+                self.logits = calls.run(given, perform)[0].float()
+            finally:
+                _after(side, torch.npu.current_stream())  # a capture leaves no stream behind, not even one that fails
 
     def replay(self, lengths: StepLengths, updates: torch.npu.Stream) -> torch.Tensor:
         """Enqueue the step on the current stream; its logits, overwritten by the next replay.

@@ -7,12 +7,13 @@ device, call by call and unpadded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from trivet.base.dtypes import Array
+from trivet.base.units import format_bytes
 from trivet.framework.graph.buckets import bucket_of, bucket_sizes, most_padding, padded
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.npu_capture import CapturedStep
@@ -20,6 +21,7 @@ from trivet.framework.graph.npu_sender import Sender, room_for
 from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.graph.prefetch import prefetches
 from trivet.framework.graph.torch_plan import TorchPlan, plainly
+from trivet.operators.contract import Implementation, choose
 from trivet.operators.npu.capture import refuse_capture
 from trivet.operators.npu.prefetch import prefetch_bytes
 from trivet.operators.torch.lengths import StepLengths, cache_rows, step_lengths
@@ -64,7 +66,7 @@ class NpuPlan(TorchPlan):
         self._captured: dict[int, CapturedStep] = {}
         for size in reversed(self._token_sizes):  # the greatest first: what it leaves, the smaller ones take
             self.run(self._prefill(size))
-        self.not_captured = self._refusal() or self._capture()
+        self.not_captured = capture_refusal(graph) or self._capture()
         outcome = self.not_captured or f"decodes of up to {self._decode_sizes[-1]} sequences"
         self.target = f"{self.target}, {'not captured' if self.not_captured else 'captured'}: {outcome}"
 
@@ -103,10 +105,6 @@ class NpuPlan(TorchPlan):
         batch = Batch(np.zeros_like(positions), positions, starts, slots, positions[-self.limits.max_rows :])
         return padded(batch, num_tokens, len(batch.rows), self._max_slots, self.num_slots, self.slot_tokens)
 
-    def _refusal(self) -> str | None:
-        sentences = (refuse_capture(call.node.operator, call.variant) for call in self._calls.calls)
-        return next((sentence for sentence in sentences if sentence is not None), None)
-
     @torch.inference_mode()
     def _capture(self) -> str | None:
         """Capture every decode size; else none, and what the device said against it."""
@@ -126,6 +124,36 @@ class NpuPlan(TorchPlan):
     def close(self) -> None:
         self._captured.clear()
         super().close()
+
+
+def capture_refusal(graph: Graph) -> str | None:
+    """Why no step of `graph` is captured: the first node that cannot be; None where every one can."""
+    chosen = ((node.operator, choose(graph.call(node), "npu")) for node in graph.nodes)
+    sentences = (refuse_capture(name, one.variant) for name, one in chosen if isinstance(one, Implementation))
+    return next((sentence for sentence in sentences if sentence is not None), None)
+
+
+def explain_steps(graph: Graph, chip: str) -> Iterator[str]:
+    """How steps of `graph` run on `chip`: what is captured, what is not and why, what is asked for ahead."""
+    refusal, sizes = capture_refusal(graph), ", ".join(map(str, bucket_sizes(64)))
+    if refusal is None:
+        yield f"decodes: captured for {sizes} and on, up to the most sequences of a step; replayed, padded to the next"
+    else:
+        yield f"decodes: call by call, padded to {sizes} and on: {refusal}"
+    yield (
+        "other steps: call by call, padded likewise: their products outweigh the launches, and their attention has "
+        "other shapes each time"
+    )
+    most = prefetch_bytes(chip)
+    ahead = () if refusal else prefetches(graph, most)
+    if ahead:
+        products = sum(node.operator == "linear" for node in graph.nodes)
+        yield (
+            f"ahead: {len(ahead)} of {products} matrices, behind the product before each, of each up to "
+            f"{format_bytes(most)}, half of the L2 of {chip}"
+        )
+    else:
+        yield f"ahead: nothing, {'decodes are not captured' if refusal else f'the L2 of {chip} is not known'}"
 
 
 def _nothing() -> Batch:
