@@ -117,7 +117,8 @@ def in_blocks_of_the_other_order(matrix: torch.Tensor) -> torch.Tensor:
     rows, columns = (-(-size // 16) * 16 for size in matrix.shape)
     padded = torch.nn.functional.pad(matrix.cpu(), (0, columns - matrix.shape[1], 0, rows - matrix.shape[0]))
     turned = padded.view(rows // 16, 16, columns // 16, 16).transpose(1, 3).reshape(rows, columns)
-    return turned[: matrix.shape[0], : matrix.shape[1]].to("npu")
+    kept = turned[: matrix.shape[0], : matrix.shape[1]]
+    return kept.clone(memory_format=torch.contiguous_format).to("npu")
 
 
 def test_a_planted_mistake_in_the_fractal_layout_is_found_by_verify(monkeypatch: pytest.MonkeyPatch) -> None:

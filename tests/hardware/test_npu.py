@@ -53,3 +53,22 @@ def test_the_three_legs_carry(run: Run, tmp_path: Path) -> None:
 
     assert climbed.failed_leg is None
     assert ["driver", "operators", "framework"] == [report.leg for report in reports]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_replayed_decode_is_the_step_call_by_call_and_no_step_reserves_memory(family: str, run: Run) -> None:
+    import torch
+
+    from tests.ascend.tiny_npu import DECODES, bind, call_by_call, step
+
+    plan = bind(family)
+    reserved = torch.npu.memory_reserved()
+
+    assert plan.not_captured is None
+    for chunks in ([(0, 0, 30), (1, 0, 9)], [(0, 30, 1), (1, 9, 1), (2, 0, 1)], [(1, 10, 1)], [(0, 31, 1), (1, 11, 5)]):
+        batch = step(chunks)
+        logits = plan.run(batch).copy()
+        assert reserved == torch.npu.memory_reserved()
+        if all(count == 1 for _, _, count in chunks):
+            np.testing.assert_array_equal(call_by_call(plan, batch, DECODES), logits)
+            reserved = torch.npu.memory_reserved()  # the step call by call may have taken more

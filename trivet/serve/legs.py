@@ -138,6 +138,8 @@ def _framework(report: LegReport, model: str, settings: Settings, options: dict[
                f"loaded in {format_seconds(seconds)}")  # fmt: skip
     laws.check(package.graph, "loading")
     report.add("graph", "passed", f"{len(package.graph.nodes)} nodes, every law holds")
+    if plan.target != BINDINGS[options.get("device") or "cpu"].describe(settings.cpu_target):
+        report.add("plan", "passed", plan.target)  # what only binding could tell
     report.add("memory", "passed", f"KV {format_bytes(memory.kv_bytes)} for {memory.kv_tokens} tokens in "
                f"{memory.num_slots} slots, activations {format_bytes(memory.activation_bytes)}")  # fmt: skip
 
