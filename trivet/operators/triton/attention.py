@@ -80,6 +80,9 @@ def attention_kernel(
             at = (kv_head * GROUP + head) * HEAD_DIM + dim[None, None, :]
             queries = tl.load(q + index * q_stride + at, mask=held, other=0.0).reshape(TOKENS * HEADS, DIM)
             limit = (position[:, None] + tl.zeros((TOKENS, HEADS), tl.int32)).reshape(TOKENS * HEADS)
+            # Always true, and needed: a matrix loaded by three axes goes straight into L1, each token into fractals of
+            # its own, and bishengir-compile 1.2.0 multiplies it as if it were one. What was selected comes from UB.
+            queries = tl.where(limit[:, None] >= 0, queries, 0.0)
             highest = tl.full((TOKENS * HEADS,), float("-inf"), tl.float32)
             total = tl.zeros((TOKENS * HEADS,), tl.float32)
             sums = tl.zeros((TOKENS * HEADS, DIM), tl.float32)
