@@ -16,7 +16,7 @@ PROOFS = {
     "signatures": "Calls of torch_npu",
     "fakecann": "Execution over a fake CANN",
     "triton": "Triton kernels",
-    "hivm": "Scheduled vector kernels",
+    "hivm": "Scheduled kernels",
 }
 
 HEAD = """# What is proved of the Ascend code without an Ascend

@@ -1,1 +1,1 @@
-"""Executes scheduled vector kernels (UB addresses, pipes, flags) on this machine and finds races among the pipes."""
+"""Executes scheduled kernels (local addresses, pipes, flags) on this machine and finds races among pipes and cores."""

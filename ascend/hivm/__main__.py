@@ -1,4 +1,4 @@
-"""`python -m ascend.hivm`: run scheduled vector kernels, look for races, leave synchronisation out, count."""
+"""`python -m ascend.hivm`: run scheduled kernels, look for races, leave synchronisation out, count."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from ascend.hivm.agree import Ran, run_sample
 from ascend.hivm.estimate import work
 from ascend.hivm.mutants import Outcome, outcomes
 from ascend.hivm.program import HivmError
+from ascend.lower.agreement import samples_in
 from ascend.lower.cases import DTYPES
-from ascend.lower.right import samples_in
 from ascend.lower.toolchain import LoweringError, missing_compiler, versions
 from trivet.base.dtypes import DType
 from trivet.operators.contract import Operator, Sample, operator_named
 from trivet.operators.triton.families import KERNELS
 from trivet.operators.triton.launch import Kernel
-from trivet.operators.triton.tiles import tile
 
 _FEWEST, _MOST = 4, 24  # tokens of a sample whose mutants are tried: buffers come round again, and it stays quick
 
@@ -55,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing is not None:
         print(missing, file=sys.stderr)
         return 2
-    kernels = [kernel for kernel in vector_kernels() if kernel.operator in (options.operator or [kernel.operator])]
+    kernels = [kernel for kernel in KERNELS if kernel.operator in (options.operator or [kernel.operator])]
     proofs = {kernel.operator: prove(kernel, options.soc) for kernel in kernels}
     failures = [failure for proof in proofs.values() for failure in proof.failures]
     if not proofs:
-        failures.append(f"--operator {', '.join(options.operator)} names no vector kernel")
+        failures.append(f"--operator {', '.join(options.operator)} names no kernel")
     for failure in failures:
         print(failure, file=sys.stderr)
     survivors = Counter(
@@ -69,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if outcome.reason is not None
     )
     fragment: dict[str, Any] = {
-        "what": "scheduled vector kernels (UB addresses, pipes, flags) executed on a UB of bytes, and their"
-        " synchronisation left out piece by piece",
+        "what": "scheduled kernels (local addresses, pipes, flags in a core and between cores) executed on memories of"
+        " bytes, and their synchronisation left out piece by piece",
         "count": {
             "operators": len(proofs),
             "agreements_without_a_race": sum(proof.agreements for proof in proofs.values()),
@@ -111,11 +110,6 @@ def prove(kernel: Kernel, soc: str) -> Proof:
         if dtype == "float16":
             proof.estimate = [alone.what, *(f"{pipe}: {given}" for pipe, given in work(alone.traces[0]).items())]
     return proof
-
-
-def vector_kernels() -> list[Kernel]:
-    """The kernels with a contract that run on vector cores alone."""
-    return [kernel for kernel in KERNELS if tile(kernel.operator, "float32").kind == "vector"]
 
 
 def mutated_sample(operator: Operator, dtype: DType) -> Sample:

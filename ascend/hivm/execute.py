@@ -1,32 +1,31 @@
-"""Runs one program of a scheduled kernel in the order of its text, on a UB of bytes, and notes what each pipe is given.
+"""Runs one program of a scheduled kernel in the order of its text, on memories of bytes, and notes what each pipe is
+given.
 
-Values come out as on a chip whose flags are all right; whether they are is judged from the trace (`order.py`). An
-operation, type or attribute that is not known here is refused by name.
+Values come out as on a chip whose flags are all right; whether they are is judged from the trace (`order.py`). The
+cores of a mixed kernel take turns: each goes on until it waits to be told something. An operation, type or attribute
+that is not known here is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
-from math import prod
+from collections import Counter
+from collections.abc import Generator, Mapping
 
 import numpy as np
 
-from ascend.hivm import scalar, vector
+from ascend.hivm import cube, scalar, vector
+from ascend.hivm.cores import SCALAR, cores, own_bytes
+from ascend.hivm.machine import Machine, Value, as_integer, as_view, unknown
 from ascend.hivm.memory import View
-from ascend.hivm.order import ALL, PIPES, Access, Barrier, Event, SetFlag, WaitFlag
+from ascend.hivm.order import Event
 from ascend.hivm.program import Block, HivmError, Operation, Program, memory
+from ascend.hivm.references import at_address, refer
 from trivet.base.dtypes import Array
 from trivet.operators.triton.launch import Launch, Size, Stride
-from trivet.operators.triton.tiles import UB_BYTES
 
-Value = int | float | View
 _UNWRITTEN = 0xFF  # a NaN in every float format: what is read before it was written shows
-_VIEWS = frozenset(
-    f"memref.{name}"
-    for name in ("collapse_shape", "expand_shape", "extract_strided_metadata", "reinterpret_cast", "subview")
-)
+# What sets a core up and does no work: lanes are masked by each instruction's own length, which is what shapes say.
+_NOTHING = frozenset(("hivm.hir.set_mask_norm", "hivm.hir.set_ffts_base_addr"))
 # Properties of a transfer, with the one value that is known where there is one.
 _TRANSFER: dict[str, str | None] = {
     "operandSegmentSizes": None,
@@ -36,39 +35,54 @@ _TRANSFER: dict[str, str | None] = {
     "may_implicit_transpose_with_last_axis": "false",
 }
 
-
-@dataclass
-class Machine:
-    """One vector core: its UB, the global memories it reaches, and what its pipes were given."""
-
-    memories: dict[str, Array]
-    program_id: int
-    trace: list[Event] = field(default_factory=list)
+Run = Generator[str, None, list[Value]]  # yields what it waits for, whenever it has to
 
 
-def execute(program: Program, launch: Launch, operands: Mapping[str, Array], program_id: int) -> list[Event]:
+def execute(
+    program: Program, launch: Launch, operands: Mapping[str, Array], program_id: int, workspace: Array | None = None
+) -> list[Event]:
     """Run one of `launch.programs` over contiguous operands; outputs are written in place. Raises HivmError.
 
-    Returns the trace. AssertionError when an access leaves its operand or UB.
+    `workspace` is of `program.workspace_bytes` for each program of the launch; one that has none may go without.
+    Returns the trace of all cores, nothing before what it waited for. AssertionError when an access leaves its memory.
     """
     assert all(array.flags.c_contiguous for array in operands.values()), "rows apart would be copied, not written"
     memories = {name: array.reshape(-1).view(np.uint8) for name, array in operands.items()}
-    memories["UB"] = np.full(UB_BYTES, _UNWRITTEN, np.uint8)
-    machine = Machine(memories, program_id)
-    values = dict(zip(program.body.arguments, _arguments(program, launch, operands, memories), strict=True))
-    _run(program.body, values, program, machine)
-    return machine.trace
+    memories["workspace"] = np.zeros(0, np.uint8) if workspace is None else workspace
+    trace, told = list[Event](), Counter[tuple[str, str, int]]()
+    runs = dict[str, Run]()
+    for core in cores(program.bodies):
+        own = {name: np.full(size, _UNWRITTEN, np.uint8) for name, size in own_bytes([core]).items()}
+        machine = Machine(core, program_id, memories | own, trace, told)
+        body = program.bodies[core.kind]
+        values = dict(zip(body.arguments, _arguments(body, launch, operands, memories), strict=True))
+        runs[core.name] = _run(body, values, program, machine)
+    _take_turns(program, runs, trace)
+    return trace
+
+
+def _take_turns(program: Program, runs: dict[str, Run], trace: list[Event]) -> None:
+    """Every core until it waits, round and round. HivmError when all that are left wait."""
+    while runs:
+        before, waits = len(trace), list[str]()
+        for core, run in list(runs.items()):
+            try:
+                waits.append(next(run))
+            except StopIteration:
+                del runs[core]
+        if len(waits) == len(runs) > 0 and len(trace) == before:
+            raise HivmError(f"{program.name} hangs: {'; '.join(waits)}")
 
 
 def _arguments(
-    program: Program, launch: Launch, operands: Mapping[str, Array], memories: Mapping[str, Array]
+    body: Block, launch: Launch, operands: Mapping[str, Array], memories: Mapping[str, Array]
 ) -> list[Value]:
     """What the compiler puts first (address of cross-core flags, lock, workspace), the kernel's own, and the grid."""
-    nowhere = View("workspace", np.zeros(0, np.uint8), "i8")
-    bound: list[Value] = [0, nowhere, nowhere]
+    lock, workspace = View("lock", np.zeros(0, np.uint8), "i8"), View("workspace", memories["workspace"], "i8")
+    bound: list[Value] = [0, lock, workspace]
     for argument in launch.ordered.values():
         if isinstance(argument, str):
-            element = memory(program.body.argument_types[len(bound)]).element
+            element = memory(body.argument_types[len(bound)]).element
             bound.append(View(argument, memories[argument], element))
         elif isinstance(argument, Size):
             bound.append(operands[argument.operand].shape[argument.axis])
@@ -80,22 +94,28 @@ def _arguments(
     return [*bound, launch.programs, 1, 1]
 
 
-def _run(block: Block, values: dict[str, Value], program: Program, machine: Machine) -> list[Value]:
-    """The operations of a block in order; returns what it yields."""
+def _run(block: Block, values: dict[str, Value], program: Program, machine: Machine) -> Run:
+    """The operations of a block in order; returns what it yields to the block around it."""
     for operation in block.operations:
         given = [values[name] for name in operation.operands]
+        made: list[Value] = []
         if operation.name in ("scf.yield", "func.return"):
             return given
         if operation.name == "scf.for":
-            made = _loop(operation, given, values, program, machine)
+            made = yield from _loop(operation, given, values, program, machine)
         elif operation.name == "scf.if":
-            made = _run(operation.blocks[0 if given[0] else 1], values, program, machine)
+            made = yield from _run(operation.blocks[0 if given[0] else 1], values, program, machine)
+        elif operation.name == "hivm.hir.sync_block_wait":
+            flag = _block_flag(operation)
+            while not machine.was_told(flag):
+                yield f"{machine.core.name} waits for block flag {flag} in line {operation.line}"
+            machine.wait_block(operation, flag)
         elif operation.name.startswith("affine."):
             made = [_affine(operation, given, program)]
         elif operation.name.startswith("hivm."):
             made = _device(operation, given, values, machine)
         elif operation.name.startswith("memref."):
-            made = _memory(operation, given, machine)
+            made = refer(operation, given, machine)
         else:
             made = [_scalar(operation, given)]
         values.update(zip(operation.results, made, strict=True))
@@ -104,13 +124,13 @@ def _run(block: Block, values: dict[str, Value], program: Program, machine: Mach
 
 def _loop(
     operation: Operation, given: list[Value], values: dict[str, Value], program: Program, machine: Machine
-) -> list[Value]:
-    first, end, step = (_integer(value) for value in given[:3])
+) -> Run:
+    first, end, step = (as_integer(value) for value in given[:3])
     carried, block = given[3:], operation.blocks[0]
     assert step > 0, f"line {operation.line}: a loop by steps of {step} never ends"
     for index in range(first, end, step):
         values.update(zip(block.arguments, [index, *carried], strict=True))
-        carried = _run(block, values, program, machine)
+        carried = yield from _run(block, values, program, machine)
     return carried
 
 
@@ -122,7 +142,7 @@ def _affine(operation: Operation, given: list[Value], program: Program) -> int:
         return min(sums)
     if operation.name == "affine.max":
         return max(sums)
-    raise _unknown(operation)
+    raise unknown(operation)
 
 
 def _scalar(operation: Operation, given: list[Value]) -> Value:
@@ -135,122 +155,62 @@ def _scalar(operation: Operation, given: list[Value]) -> Value:
     if name == "arith.cmpi":
         predicate = int(operation.properties["predicate"].split()[0])
         if predicate >= scalar.NUM_PREDICATES:
-            raise HivmError(f"line {operation.line}: arith.cmpi of unsigned integers is not known here")
-        return scalar.compare(predicate, *(_integer(value) for value in given))
+            raise unknown(operation, "of unsigned integers")
+        return scalar.compare(predicate, *(as_integer(value) for value in given))
     if name in ("arith.extsi", "arith.index_cast", "arith.extui") and (source == "i1") != (name == "arith.extui"):
-        raise HivmError(f"line {operation.line}: {name} from {source} is not known here")
+        raise unknown(operation, f"from {source}")
     if name in scalar.INTEGER:
         return scalar.wrap(scalar.INTEGER[name](*given), kind)
     if name in scalar.FLOAT and kind == "f32":
         return scalar.FLOAT[name](*given)
-    raise _unknown(operation)
-
-
-def _memory(operation: Operation, given: list[Value], machine: Machine) -> list[Value]:
-    name = operation.name
-    if name == "memref.load":
-        place = _element(_view(given[0]), given[1:])
-        machine.trace.append(Access(operation.line, name, "PIPE_S", (place.footprint(),), ()))
-        return [place.read().item()]
-    if name == "memref.store":
-        place = _element(_view(given[1]), given[2:])
-        machine.trace.append(Access(operation.line, name, "PIPE_S", (), (place.footprint(),)))
-        place.write(np.asarray(given[0]))
-        return []
-    if name not in _VIEWS:
-        raise _unknown(operation)
-    source = _view(given[0])
-    if name == "memref.extract_strided_metadata":
-        return [source.moved(0, (), ()), source.offset, *source.shape, *source.strides]
-    kind = memory(operation.result_types[0])
-    if name == "memref.collapse_shape":
-        return [_collapsed(source, operation)]
-    if name == "memref.expand_shape":
-        return [source.moved(source.offset, _static(operation, kind.shape), _static(operation, kind.strides))]
-    _, moved, resized, restrided = operation.segments()
-    dynamic = iter(given[1:])
-    offsets, sizes, steps = (
-        tuple(_integer(next(dynamic)) if number is None else number for number in operation.integers(f"static_{key}"))
-        for key in ("offsets", "sizes", "strides")
-    )
-    assert len(given) == 1 + len(moved) + len(resized) + len(restrided), operation
-    if name == "memref.reinterpret_cast":
-        return [source.moved(offsets[0], sizes, steps)]
-    offset = source.offset + sum(at * stride for at, stride in zip(offsets, source.strides, strict=True))
-    strides = tuple(step * stride for step, stride in zip(steps, source.strides, strict=True))
-    kept = _kept(operation, sizes, len(kind.shape))
-    return [source.moved(offset, tuple(sizes[i] for i in kept), tuple(strides[i] for i in kept))]
-
-
-def _kept(operation: Operation, sizes: tuple[int, ...], rank: int) -> list[int]:
-    """The axes a subview keeps: all, or all but as many axes of one element as its type is short of."""
-    spare = len(sizes) - rank
-    ones = [i for i, size in enumerate(sizes) if size == 1]
-    if spare > len(ones):
-        raise HivmError(f"line {operation.line}: {operation.name} of {sizes} as {operation.result_types[0]}")
-    return [i for i in range(len(sizes)) if i not in ones[len(ones) - spare :]]
-
-
-def _collapsed(source: View, operation: Operation) -> View:
-    """Axes joined that lie side by side; what joins axes with a gap between them is an AssertionError."""
-    shape, strides = list[int](), list[int]()
-    for group in operation.groups("reassociation"):
-        long = [axis for axis in group if source.shape[axis] != 1] or group[-1:]
-        for outer, inner in pairwise(long):
-            assert source.strides[outer] == source.strides[inner] * source.shape[inner], operation
-        shape.append(prod(source.shape[axis] for axis in group))
-        strides.append(source.strides[long[-1]])
-    return source.moved(source.offset, tuple(shape), tuple(strides))
+    raise unknown(operation)
 
 
 def _device(operation: Operation, given: list[Value], values: Mapping[str, Value], machine: Machine) -> list[Value]:
     name = operation.name.removeprefix("hivm.hir.")
-    if name == "set_mask_norm":  # lanes are masked by each instruction's own length, which is what shapes say
-        return []
     if name == "get_block_idx":
         return [machine.program_id]
+    if name == "get_sub_block_idx":
+        return [machine.core.number]
     if name == "pointer_cast":
-        kind = memory(operation.result_types[0])
-        if kind.space != "ub" or len(given) != 1:
-            wanted = f"{operation.result_types[0]} at {len(given)} addresses"
-            raise HivmError(f"line {operation.line}: pointer_cast to {wanted} is not known here")
-        shape, strides = _static(operation, kind.shape), _static(operation, kind.strides)
-        return [View("UB", machine.memories["UB"], kind.element, _integer(given[0]), 0, shape, strides)]
+        return [at_address(operation, given, machine)]
     if name == "pipe_barrier":
-        machine.trace.append(Barrier(operation.line, _pipe(operation, "pipe")))
+        machine.barrier(operation, operation.word("pipe"))
     elif name in ("set_flag", "wait_flag"):
-        event = _integer(given[0]) if given else int(operation.word("static_event_id").removeprefix("EVENT_ID"))
-        kind_of = SetFlag if name == "set_flag" else WaitFlag
-        flag = kind_of(operation.line, _pipe(operation, "set_pipe"), _pipe(operation, "wait_pipe"), event)
-        machine.trace.append(flag)
+        event = as_integer(given[0]) if given else int(operation.word("static_event_id").removeprefix("EVENT_ID"))
+        note = machine.set_flag if name == "set_flag" else machine.wait_flag
+        note(operation, operation.word("set_pipe"), operation.word("wait_pipe"), event)
+    elif name == "sync_block_set":
+        machine.set_block(operation, operation.word("tpipe"), _block_flag(operation))
     elif name in ("load", "store"):
         _transfer(operation, given, machine)
+    elif operation.name in cube.NAMES:
+        cube.run(operation, given, machine)
     elif name == "varange":
-        target, first, *steps = _view(given[0]), *(_integer(value) for value in given[1:])
-        machine.trace.append(Access(operation.line, operation.name, "PIPE_V", (), (target.footprint(),)))
+        target, first, *steps = as_view(given[0]), *(as_integer(value) for value in given[1:])
+        machine.access(operation, "PIPE_V", (), (target,))
         places = np.indices(target.shape)
         target.write(first + sum(place * step for place, step in zip(places, steps, strict=True)))
     elif operation.name in vector.NAMES:
         _vector(operation, values, machine)
-    else:
-        raise _unknown(operation)
+    elif operation.name not in _NOTHING:
+        raise unknown(operation)
     return []
 
 
 def _vector(operation: Operation, values: Mapping[str, Value], machine: Machine) -> None:
-    """One instruction of the vector pipe: inputs, one output, scratch."""
+    """One instruction of the vector pipe: inputs, one output, scratch. A cube core can fill L1, and nothing else."""
     if "operandSegmentSizes" in operation.properties:
         inputs, (output,), *scratch = operation.segments()
     else:
         inputs, output, scratch = operation.operands[:1], operation.operands[1], [operation.operands[2:]]
     kinds = dict(zip(operation.operands, operation.operand_types, strict=True))
     sources = [values[name] for name in inputs]
-    target = _view(values[output])
-    reads = tuple(source.footprint() for source in sources if isinstance(source, View))
-    written = [target, *(_view(values[name]) for group in scratch for name in group)]
-    machine.trace.append(
-        Access(operation.line, operation.name, "PIPE_V", reads, tuple(view.footprint() for view in written))
-    )
+    target = as_view(values[output])
+    reads = tuple(source for source in sources if isinstance(source, View))
+    written = (target, *(as_view(values[name]) for group in scratch for name in group))
+    fills = machine.core.kind == "AIC" and operation.name == "hivm.hir.vbrc" and not reads
+    machine.access(operation, "PIPE_MTE2" if fills else "PIPE_V", reads, written)
     numbers = [
         source.read()
         if isinstance(source, View)
@@ -264,43 +224,16 @@ def _transfer(operation: Operation, given: list[Value], machine: Machine) -> Non
     """Global memory to UB, or back. What a load fills in beside its elements is not modelled, so it may not."""
     for key, value in operation.properties.items():
         if key not in _TRANSFER or _TRANSFER[key] not in (None, value):
-            raise HivmError(f"line {operation.line}: {operation.name} with {key} {value} is not known here")
-    source, target, left_padding = _view(given[0]), _view(given[1]), given[3] if len(given) > 3 else 0
+            raise unknown(operation, f"with {key} {value}")
+    source, target, left_padding = as_view(given[0]), as_view(given[1]), given[3] if len(given) > 3 else 0
     if left_padding != 0 or source.shape != target.shape:
-        raise HivmError(f"line {operation.line}: {operation.name} of {source} to {target} is not known here")
-    pipe = "PIPE_MTE2" if operation.name == "hivm.hir.load" else "PIPE_MTE3"
-    machine.trace.append(Access(operation.line, operation.name, pipe, (source.footprint(),), (target.footprint(),)))
+        raise unknown(operation, f"of {source} to {target}")
+    machine.access(operation, "PIPE_MTE2" if operation.name == "hivm.hir.load" else "PIPE_MTE3", (source,), (target,))
     target.write(source.read())
 
 
-def _static(operation: Operation, numbers: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Sizes or strides of a type, all of them in its text."""
-    if None in numbers:
-        raise HivmError(f"line {operation.line}: {operation.name} to {operation.result_types[0]} is not known here")
-    return tuple(number for number in numbers if number is not None)
-
-
-def _element(view: View, index: list[Value]) -> View:
-    at = sum(_integer(i) * stride for i, stride in zip(index, view.strides, strict=True))
-    return view.moved(view.offset + at, (), ())
-
-
-def _pipe(operation: Operation, key: str) -> str:
-    pipe = operation.word(key)
-    if pipe not in (*PIPES, ALL):
-        raise HivmError(f"line {operation.line}: {pipe} is not a pipe of a vector core")
-    return pipe
-
-
-def _integer(value: Value) -> int:
-    assert isinstance(value, int), value
-    return value
-
-
-def _view(value: Value) -> View:
-    assert isinstance(value, View), value
-    return value
-
-
-def _unknown(operation: Operation) -> HivmError:
-    return HivmError(f"line {operation.line}: {operation.name} is not known here")
+def _block_flag(operation: Operation) -> int:
+    """The number of a flag between cores; what waits for it is always the scalar pipe."""
+    if operation.word("pipe") != SCALAR or "static_flag_id" not in operation.properties:
+        raise unknown(operation, f"by {operation.word('pipe')}")
+    return int(operation.properties["static_flag_id"].partition(" : ")[0])

@@ -1,4 +1,4 @@
-"""Bytes of one memory and typed views of them: UB, or the global memory behind one operand.
+"""Bytes of one memory and typed views of them: a core's own memory, or the global memory behind one operand.
 
 A view knows which bytes it touches; going past the end of its memory is an AssertionError that names the view.
 """
@@ -50,6 +50,10 @@ class View:
     def moved(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
         return replace(self, offset=offset, shape=shape, strides=strides)
 
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
     def read(self) -> Array:
         """The elements, as numbers NumPy can compute with: bfloat16 as float32."""
         if self.element == "i1":
@@ -69,13 +73,12 @@ class View:
 
     def footprint(self) -> Footprint:
         """Bits touch the whole of their bytes."""
-        count = prod(self.shape)
         if self.element == "i1":
             at = np.unique(self._index() // 8) + self.base
             return Footprint(self.memory, at, at.size)
         size = self._item_bytes()
         if self._is_dense():
-            return Footprint(self.memory, slice(self._first(), self._first() + count * size), count * size)
+            return Footprint(self.memory, slice(self._first(), self._first() + self.size * size), self.size * size)
         at = (self._index()[..., None] * size + np.arange(size)).reshape(-1) + self.base
         return Footprint(self.memory, at, at.size)
 
@@ -99,7 +102,7 @@ class View:
         stored = np.dtype(_STORED[self.element])
         strides = tuple(stride * stored.itemsize for stride in self.strides)
         reach = sum((n - 1) * s for n, s in zip(self.shape, strides, strict=True)) + stored.itemsize
-        end = self._first() + reach if prod(self.shape) else 0
+        end = self._first() + reach if self.size else 0
         assert 0 <= self._first() and end <= self.data.size, f"{self} is outside its {self.data.size} bytes"
         return np.ndarray(self.shape, stored, self.data.data, self._first() if end else 0, strides)
 

@@ -7,9 +7,10 @@ that does not fit is refused by its line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ascend.hivm.cores import Kind
 from trivet.base.errors import TrivetError
 
 _OPERATION = re.compile(r'(?:(?P<results>%\w+)(?::(?P<count>\d+))? = )?"(?P<name>[\w.]+)"\((?P<operands>[^)]*)\)')
@@ -17,8 +18,9 @@ _TYPES = re.compile(r" : \((?P<operands>.*)\) -> (?P<results>.*)$")
 _MEMORY = re.compile(
     r"memref<((?:(?:\d+|\?)x)*)(\w+)(?:, strided<\[([^\]]*)\][^>]*>)?(?:, #hivm\.address_space<(\w+)>)?>"
 )
-_MAP = re.compile(r"(#\w+) = affine_map<\(\)\[([^\]]*)\] -> \((.*)\)>")
-_SUM = re.compile(r"(?:s\d+|\d+|floordiv|mod|[-+*() ])+")
+_MAP = re.compile(r"(#\w+) = affine_map<\(([^)]*)\)(?:\[([^\]]*)\])? -> \((.*)\)>")
+_SUM = re.compile(r"(?:[ds]\d+|\d+|floordiv|mod|[-+*() ])+")
+_CORE = re.compile(r"hivm\.func_core_type<(AIC|AIV)>")
 _DYNAMIC = -(2**63)  # how MLIR writes a size or offset that is an operand
 
 
@@ -48,6 +50,7 @@ class Operation:
     operand_types: tuple[str, ...]
     result_types: tuple[str, ...]
     blocks: list[Block] = field(default_factory=list)
+    attributes: str = ""  # the text of what is not a property; only of an operation with blocks
 
     def integers(self, name: str) -> list[int | None]:
         """A property that is a list of integers; None for one that is an operand."""
@@ -88,23 +91,19 @@ Sums = Callable[..., tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Program:
-    """The kernel's own function, and the integer maps it uses, by name."""
+    """What each kind of core runs of a kernel, and the integer maps that it uses, by name.
+
+    Every program of a launch has `workspace_bytes` of the global memory in which its cores hand things to each other.
+    """
 
     name: str
-    body: Block
+    bodies: dict[Kind, Block]
     maps: dict[str, Sums]
-
-    def operations(self) -> Iterator[Operation]:
-        """All of them, outer before inner, in the order of the text."""
-        waiting = [self.body]
-        while waiting:
-            for operation in waiting.pop().operations:
-                yield operation
-                waiting.extend(operation.blocks)
+    workspace_bytes: int = 0
 
 
 def parse(text: str, name: str) -> Program:
-    """The function called `name` in a module in generic form. Raises HivmError."""
+    """The kernel called `name` in a module in generic form. Raises HivmError."""
     maps: dict[str, Sums] = {}
     root = Block()
     open_blocks, owners = [root], list[Operation]()
@@ -123,6 +122,7 @@ def parse(text: str, name: str) -> Program:
             owners[-1].blocks.append(open_blocks[-1])
         elif line.startswith("})"):
             open_blocks.pop()
+            owners[-1].attributes = line.removeprefix("})")
             _add_types(owners.pop(), line)
         else:
             operation = _operation(number, line)
@@ -131,11 +131,18 @@ def parse(text: str, name: str) -> Program:
                 owners.append(operation)
                 open_blocks.append(Block())
                 operation.blocks.append(open_blocks[-1])
-    for module in root.operations:
-        for function in module.blocks[0].operations:
-            if function.properties.get("sym_name") == f'"{name}"':
-                return Program(name, function.blocks[0], maps)
-    raise HivmError(f"{name}: the scheduled module has no function of that name")
+    functions = {
+        function.properties["sym_name"].strip('"'): function
+        for module in root.operations
+        for function in module.blocks[0].operations
+        if "sym_name" in function.properties
+    }
+    kernels = [functions[own] for own in (name, f"{name}_mix_aic", f"{name}_mix_aiv") if own in functions]
+    bodies: dict[Kind, Block] = {_kind(function): function.blocks[0] for function in kernels}
+    if not bodies:
+        raise HivmError(f"{name}: the scheduled module has no function of that name")
+    sized = functions.get(f"{name}_infer_workspace_shape_function")
+    return Program(name, bodies, maps, 0 if sized is None else _constant(sized))
 
 
 def memory(text: str) -> Memory:
@@ -168,6 +175,22 @@ def split(text: str) -> list[str]:
             parts.append(text[first:i].strip())
             first = i + 1
     return [part for part in (*parts, text[first:].strip()) if part]
+
+
+def _kind(function: Operation) -> Kind:
+    """The kind of core that a function is for."""
+    match = _CORE.search(function.attributes)
+    if match is None:
+        raise HivmError(f"line {function.line}: a function for no kind of core that is known here")
+    return "AIC" if match[1] == "AIC" else "AIV"
+
+
+def _constant(function: Operation) -> int:
+    """What a function returns that does nothing else."""
+    constants = [each for each in function.blocks[0].operations if each.name == "arith.constant"]
+    if len(constants) != 1:
+        raise HivmError(f"line {function.line}: a workspace whose size depends on anything is not known here")
+    return int(constants[0].properties["value"].partition(" : ")[0])
 
 
 def _operation(number: int, line: str) -> Operation:
@@ -206,10 +229,11 @@ def _arguments(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _map(line: str) -> tuple[str, Sums]:
-    """An affine map as a function of its symbols; only sums, products, floor quotients and remainders are known."""
+    """An affine map as a function of its dimensions and symbols: sums, products, floor quotients and remainders."""
     match = _MAP.fullmatch(line)
-    if match is None or not all(_SUM.fullmatch(part) for part in split(match[3])):
+    if match is None or not all(_SUM.fullmatch(part) for part in split(match[4])):
         raise HivmError(f"{line}: not a map that is known here")
-    source = match[3].replace("floordiv", "//").replace("mod", "%")
-    compiled = eval(f"lambda {match[2]}: ({source},)", {"__builtins__": {}})  # the letters were checked above
+    source = match[4].replace("floordiv", "//").replace("mod", "%")
+    names = ", ".join(filter(None, (match[2], match[3])))
+    compiled = eval(f"lambda {names}: ({source},)", {"__builtins__": {}})  # the letters were checked above
     return match[1], compiled

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ascend.hivm.program import HivmError, Operation
+from ascend.hivm.program import HivmError, Operation, memory
 from trivet.base.dtypes import Array
 
 _ELEMENTWISE: dict[str, Callable[..., Array]] = {
@@ -55,10 +55,18 @@ def compute(operation: Operation, inputs: list[Array]) -> Array:
     if name == "hivm.hir.vcmp":
         return _known(_COMPARISONS, operation, "compare_mode")(*inputs)
     if name == "hivm.hir.vcast":
-        if inputs[0].dtype != np.bool_:  # there is nothing to round in a truth value
-            _refuse(operation, "round_mode", "#hivm.round_mode<rint>")
         _refuse(operation, "cast", "#hivm.cast<cast_signed>")
+        if inputs[0].dtype != np.bool_:  # there is nothing to round in a truth value
+            return _rounded(operation, inputs[0])
     return inputs[0]
+
+
+def _rounded(operation: Operation, numbers: Array) -> Array:
+    """A float on its way to an integer; between other types only rounding to nearest is known, where it is stored."""
+    if numbers.dtype.kind == "f" and memory(operation.operand_types[1]).element.startswith("i"):
+        return _known({"rint": np.rint, "trunc": np.trunc}, operation, "round_mode")(numbers)
+    _refuse(operation, "round_mode", "#hivm.round_mode<rint>")
+    return numbers
 
 
 def _known(table: dict[str, Callable[..., Array]], operation: Operation, key: str) -> Callable[..., Array]:

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ascend.lower.agreement import samples_in
 from ascend.lower.cases import DTYPES, cases
 from ascend.lower.offsets import narrow_offsets
-from ascend.lower.right import check, samples_in
+from ascend.lower.right import check
 from ascend.lower.stages import describe, lower, plan_memory
 from ascend.lower.toolchain import LoweringError, missing_host_tools, versions
 from trivet.base.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ascend.lower.right import operand_dtypes
+from ascend.lower.agreement import operand_dtypes
 from trivet.base.dtypes import DType
 from trivet.operators.contract import Call, TensorSpec, operator_named
 from trivet.operators.triton import moe, router, sample

@@ -1,58 +1,20 @@
-"""Do the lowered kernels agree with their contracts? Samples of a contract in any float dtype, KV caches in blocks.
-
-The truth is the contract's reference in float64; what is added to its tolerance is the rounding of the dtype.
-"""
+"""Do the lowered kernels, run on this machine, agree with their contracts? Operands lie as parts of wider ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from ascend.lower.agreement import POISON, Agreement, compare, operand_dtypes, operands, outputs
 from ascend.lower.host import build, execute
 from ascend.lower.stages import describe, lower
-from trivet.base.dtypes import Array, DType, cast, storage
-from trivet.operators.blocks import from_blocks, in_blocks, to_blocks
-from trivet.operators.contract import Call, Operator, Sample, TensorSpec, resolve
+from trivet.base.dtypes import Array
+from trivet.operators.contract import Operator, Sample
 from trivet.operators.triton.launch import Launch
-from trivet.operators.verify import reference_outputs
 
-_POISON = 0xFF  # a NaN in every float format, −1 in the integers: what is not written shows
 _FENCE = 0xA5  # between rows of an output: unlike what a kernel could have copied from between rows of an input
 _GAP = 16  # elements between rows that belong to nobody
-_ULP: dict[DType, float] = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """One sample through one kernel. `worst` is the largest error as a share of what is allowed."""
-
-    what: str
-    worst: float
-    failure: str | None
-
-
-def samples_in(operator: Operator, dtype: DType, seed: int = 0) -> Iterator[Sample]:
-    """The contract's samples with every argument that may be a half in `dtype`, laid out as on a device. Samples that
-    are then the same call on the same sizes are given once."""
-    seen = set()
-    for sample in operator.samples(np.random.default_rng(seed)):
-        specs = tuple(_in_dtype(operator, i, spec, dtype) for i, spec in enumerate(sample.call.inputs))
-        outputs = tuple(in_blocks(replace(spec, dtype=dtype)) for spec in sample.call.outputs)
-        key = (specs, outputs, tuple(sample.sizes.items()), tuple(sample.call.attributes.items()))
-        if key in seen:
-            continue
-        seen.add(key)
-        inputs = tuple(map(_cast, sample.inputs, sample.call.inputs, specs))
-        yield Sample(Call(sample.call.operator, specs, outputs, sample.call.attributes), inputs, sample.sizes)
-
-
-def operand_dtypes(operator: Operator, call: Call) -> dict[str, DType]:
-    """Argument names of the contract → dtypes of this call."""
-    named = (*zip(operator.inputs, call.inputs, strict=True), *zip(operator.outputs, call.outputs, strict=False))
-    return {argument.name: spec.dtype for argument, spec in named if spec is not None and spec.dtype is not None}
 
 
 def check(launch: Launch, operator: Operator, sample: Sample, soc: str, cache: Path) -> Agreement:
@@ -60,86 +22,25 @@ def check(launch: Launch, operator: Operator, sample: Sample, soc: str, cache: P
 
     Raises AssertionError when it wrote outside its operands, LoweringError when it could not be compiled.
     """
-    made = run(launch, operator, sample, soc, cache)
     what = f"{describe(launch, operand_dtypes(operator, sample.call))} on {dict(sample.sizes)}"
-    worst = 0.0
-    rounding = _weights_rounding(operator, sample)
-    for argument, spec, want in zip(
-        operator.outputs, sample.call.outputs, reference_outputs(operator, sample), strict=False
-    ):
-        assert spec.dtype is not None
-        got = cast(made[argument.name], spec.dtype, "float32").astype(np.float64)
-        rounded = cast(cast(want.astype(np.float32), "float32", spec.dtype), spec.dtype, "float32").astype(np.float64)
-        relative = operator.tolerance.relative + _ULP[spec.dtype]
-        allowed = operator.tolerance.absolute + relative * np.abs(rounded) + rounding
-        error = np.abs(got - rounded)
-        if not (error <= allowed).all():
-            at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error - allowed)), error.shape)
-            place = ", ".join(str(i) for i in at)
-            failure = f"{argument.name}[{place}] is {got[at]:.9g}, the reference {rounded[at]:.9g}"
-            return Agreement(what, float("inf"), failure)
-        worst = max(worst, float((error / np.maximum(allowed, 1e-300)).max(initial=0.0)))
-    return Agreement(what, worst, None)
+    return compare(what, operator, sample, _left(launch, operator, sample, soc, cache))
 
 
 def run(launch: Launch, operator: Operator, sample: Sample, soc: str, cache: Path) -> dict[str, Array]:
-    """Every output of the operator, in logical shape and storage format, as the kernel left it."""
-    lowered = lower(launch, operand_dtypes(operator, sample.call), soc)
-    operands = dict(_operands(operator, sample))
-    execute(launch, build(lowered, cache), operands)
-    for argument in operator.outputs:
-        if argument.name in operands:
-            assert _is_intact(operands[argument.name]), f"{launch.kernel.__name__} wrote outside {argument.name}"
-    return {
-        argument.name: from_blocks(operands[operator.updates[argument.name]])
-        if argument.name in operator.updates
-        else operands[argument.name]
-        for argument in operator.outputs[: len(sample.call.outputs)]
+    """Every output of the operator, in logical shape and storage format, as the kernel left it. Raises as `check`."""
+    return outputs(operator, sample, _left(launch, operator, sample, soc, cache))
+
+
+def _left(launch: Launch, operator: Operator, sample: Sample, soc: str, cache: Path) -> dict[str, Array]:
+    """The operands after the kernel ran over them."""
+    made = {argument.name for argument in operator.outputs}
+    left = {
+        name: _apart(array, _FENCE if name in made else POISON) for name, array in operands(operator, sample).items()
     }
-
-
-def _in_dtype(operator: Operator, index: int, spec: TensorSpec | None, dtype: DType) -> TensorSpec | None:
-    if spec is None:
-        return None
-    return in_blocks(replace(spec, dtype=dtype) if "bfloat16" in operator.inputs[index].dtypes else spec)
-
-
-def _cast(array: Array | None, old: TensorSpec | None, new: TensorSpec | None) -> Array | None:
-    if array is None or old is None or new is None:
-        return array
-    assert old.dtype is not None and new.dtype is not None
-    return cast(array, old.dtype, new.dtype)
-
-
-def _weights_rounding(operator: Operator, sample: Sample) -> Array | float:
-    """What attention may lose by rounding its weights to the cache's dtype before it multiplies values with them.
-
-    Half an ulp of each weight times its value: that share of the reference's own answer to |values|.
-    """
-    if operator.name != "attention":
-        return 0.0
-    spec, cache = sample.call.inputs[1], sample.inputs[1]
-    assert spec is not None and spec.dtype is not None and cache is not None
-    if spec.dtype == "float32":
-        return 0.0
-    wide = cast(cache, spec.dtype, "float32").copy()
-    wide[:, :, 1] = np.abs(wide[:, :, 1])
-    inputs = (sample.inputs[0], cast(wide, "float32", spec.dtype), *sample.inputs[2:])
-    return reference_outputs(operator, replace(sample, inputs=inputs))[0] * (_ULP[spec.dtype] / 2)
-
-
-def _operands(operator: Operator, sample: Sample) -> Iterator[tuple[str, Array]]:
-    """Inputs as copies, outputs poisoned. Rows of what has two axes lie further apart than they are wide."""
-    for argument, spec, array in zip(operator.inputs, sample.call.inputs, sample.inputs, strict=True):
-        if spec is not None and array is not None:
-            yield argument.name, to_blocks(array) if spec.layout == "blocks" else _apart(array, _POISON)
-    for argument, spec in zip(operator.outputs, sample.call.outputs, strict=False):
-        if argument.name not in operator.updates:
-            assert spec.dtype is not None
-            shape = tuple(resolve(axis, sample.sizes) for axis in spec.axes)
-            item = storage(spec.dtype)
-            poison = np.full((*shape, item.itemsize), _POISON, np.uint8).view(item)[..., 0]
-            yield argument.name, _apart(poison, _FENCE)
+    execute(launch, build(lower(launch, operand_dtypes(operator, sample.call), soc), cache), left)
+    for name in made & left.keys():
+        assert _is_intact(left[name]), f"{launch.kernel.__name__} wrote outside {name}"
+    return left
 
 
 def _apart(array: Array, between: int) -> Array:

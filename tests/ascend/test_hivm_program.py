@@ -33,13 +33,13 @@ _MODULE = """
     %1 = "arith.constant"() <{{value = 0 : index}}> : () -> index
     {body}
     "func.return"() : () -> ()
-  }}) {{hacc.entry}} : () -> ()
+  }}) {{hacc.entry, hivm.func_core_type = #hivm.func_core_type<{core}>}} : () -> ()
 }}) : () -> ()
 """
 
 
-def _run(body: str, x: np.ndarray) -> list[object]:  # x: float32
-    return list(execute(parse(_MODULE.format(body=body), "k"), _LAUNCH, {"x": x}, 0))
+def _run(body: str, x: np.ndarray, core: str = "AIV") -> list[object]:  # x: float32
+    return list(execute(parse(_MODULE.format(body=body, core=core), "k"), _LAUNCH, {"x": x}, 0))
 
 
 def _load(size: int) -> str:
@@ -69,7 +69,7 @@ def test_commas_in_brackets_part_nothing() -> None:
 
 
 def test_a_map_is_its_sum() -> None:
-    program = parse(_MODULE.format(body=""), "k")
+    program = parse(_MODULE.format(body="", core="AIV"), "k")
 
     assert (-1,) == program.maps["#map"](1, 4)
 
@@ -78,7 +78,7 @@ def test_a_load_is_an_access_of_its_bytes() -> None:
     (access,) = _run(_load(4), np.arange(4, dtype=np.float32))
 
     assert isinstance(access, Access)
-    assert ("PIPE_MTE2", slice(0, 16), 16) == (access.pipe, access.reads[0].at, access.writes[0].num_bytes)
+    assert ("PIPE_MTE2", slice(0, 16), 16) == (access.pipe.name, access.reads[0].at, access.writes[0].num_bytes)
 
 
 def test_reading_past_an_operand_is_found() -> None:

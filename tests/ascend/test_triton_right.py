@@ -13,9 +13,10 @@ pytest.importorskip("ascendnpuir", reason="ascendnpu-ir is missing: pip install 
 import triton
 import triton.language as tl
 
+from ascend.lower.agreement import Agreement, samples_in
 from ascend.lower.cases import DTYPES
 from ascend.lower.host import build, execute
-from ascend.lower.right import Agreement, check, run, samples_in
+from ascend.lower.right import check, run
 from ascend.lower.stages import lower
 from ascend.lower.toolchain import missing_host_tools
 from tests.ascend.routing import router_case
