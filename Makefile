@@ -44,7 +44,7 @@ test-aarch64:  ## The kernels' own tests for Arm, under qemu-user (needs g++-aar
 	qemu-aarch64 build/aarch64/kernel_tests --small
 
 test-ascend: $(ASCEND)/installed  ## What proves the Ascend code without an Ascend, in an environment of its own (.venv-ascend)
-	$(ASCEND)/bin/python -m pytest tests/ascend/test_torch.py $(wildcard tests/ascend/test_triton_[cr]*.py tests/ascend/test_hivm_*.py)
+	$(ASCEND)/bin/python -m pytest tests/ascend/test_torch.py tests/ascend/test_fake_device.py $(wildcard tests/ascend/test_triton_[cr]*.py tests/ascend/test_hivm_*.py)
 	$(ASCEND)/bin/python -m pytest tests/ascend/test_npu_schemas.py tests/ascend/test_npu_shapes.py tests/ascend/test_npu_refusals.py
 	$(ASCEND)/bin/python -m ascend.fakecann.run $(ASCEND)/bin/python -m pytest $(wildcard tests/ascend/test_fakecann_*.py) tests/ascend/test_npu_right.py
 	$(ASCEND)/bin/python -m ascend.schemas
