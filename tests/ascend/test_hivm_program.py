@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("triton", reason="triton is missing: pip install -r ascend/requirements.txt")
-
 from ascend.hivm import scalar
 from ascend.hivm.execute import execute
 from ascend.hivm.memory import View

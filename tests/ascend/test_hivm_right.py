@@ -6,21 +6,27 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ascendnpuir", reason="ascendnpu-ir is missing: pip install -r ascend/requirements.txt")
 
+import triton
+import triton.language as tl
+
 from ascend.hivm.__main__ import main, mutated_sample, reasons
 from ascend.hivm.agree import Ran, run_sample
+from ascend.hivm.execute import execute
 from ascend.hivm.mutants import outcomes
 from ascend.hivm.order import Access
+from ascend.hivm.schedule import schedule
 from ascend.lower.agreement import operand_dtypes, samples_in
 from ascend.lower.cases import DTYPES
 from ascend.lower.stages import lower, plan_memory
 from trivet.base.dtypes import DType
 from trivet.operators.contract import operator_named
 from trivet.operators.triton.families import KERNELS
-from trivet.operators.triton.launch import Kernel
+from trivet.operators.triton.launch import Kernel, Launch, Size, Stride
 from trivet.operators.triton.tiles import soc_named
 
 _SOC = soc_named("Ascend910B3")
@@ -63,6 +69,35 @@ def test_a_buffer_moved_onto_another_is_found() -> None:
     ]
 
     assert any(fault.kind == "race" for fault in replace(ran, traces=[moved]).faults)
+
+
+@triton.jit
+def _copy_rows_kernel(
+    x: tl.tensor, y: tl.tensor, num_tokens: tl.tensor, x_stride: tl.tensor, BLOCK: tl.constexpr, WIDE: tl.constexpr
+) -> None:
+    column = tl.arange(0, BLOCK)
+    for token in range(tl.program_id(0), num_tokens, tl.num_programs(0)):
+        row = token.to(tl.int64) * x_stride if WIDE else token * x_stride
+        tl.store(y + token * BLOCK + column, tl.load(x + row + column))
+
+
+def test_a_planted_overflow_of_32_bits_leaves_its_operand_and_is_found(tmp_path: Path) -> None:
+    with (tmp_path / "far").open("wb") as file:
+        file.truncate(3 * 2**30 * 2)  # sparse
+    far = np.memmap(tmp_path / "far", np.float16, "r+", shape=(3, 2**30))
+    far[2, :16] = 1
+    arguments = {"x": "x", "y": "y", "num_tokens": Size("x"), "x_stride": Stride("x")}
+
+    def copied(is_wide: bool) -> list[float]:
+        launch = Launch(_copy_rows_kernel, 1, arguments, {"BLOCK": 16, "WIDE": is_wide})
+        lowered = lower(launch, {"x": "float16", "y": "float16"}, _SOC.name)
+        y = np.zeros((3, 16), np.float16)
+        execute(schedule(lowered, _SOC.name, "copy_rows"), launch, {"x": far, "y": y}, 0)
+        return list(y[2])
+
+    assert [1] * 16 == copied(True)
+    with pytest.raises(AssertionError, match=rf"x\[-{2**32}…\] 16 f16 is outside its {far.nbytes} bytes"):
+        copied(False)
 
 
 def test_the_schedule_is_of_the_memory_that_was_planned() -> None:
