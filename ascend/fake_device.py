@@ -176,21 +176,14 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
                 f"{func}: one operand is on the host, {tuple(tensor.shape)} {tensor.dtype}; the others are not"
             )
     there = [tensor for tensor in given if isinstance(tensor, DeviceTensor)]
-    made = func(*tree_map(_raw, args), **_here(kwargs))
-    if func in _WAITING:
-        _host.issue([tensor.memory for tensor in there], [], str(func))
-        _host.ledger.operations += 1
-        _host.current.synchronize()
-        return made if not isinstance(made, torch.Tensor) else DeviceTensor(made, _Memory())
-    held = {tensor.raw.untyped_storage().data_ptr(): tensor.memory for tensor in there}
-    wrapped = tree_map(lambda each: _wrapped(each, there, held), made)
     if not _is_view(func):
         changed = _changed(func, args, kwargs)
-        fresh = [leaf.memory for leaf in tree_leaves(wrapped) if isinstance(leaf, DeviceTensor)]
-        reads = [tensor.memory for tensor in there if tensor.memory not in changed]
-        _host.issue(reads, [*changed, *(memory for memory in fresh if memory not in held.values())], str(func))
+        _host.issue([tensor.memory for tensor in there if tensor.memory not in changed], changed, str(func))
         _host.ledger.operations += 1
-    return wrapped
+    made = func(*tree_map(_raw, args), **_here(kwargs))
+    if func in _WAITING:
+        _host.current.synchronize()
+    return tree_map(lambda each: _wrapped(each, there), made)
 
 
 def _copy(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -264,14 +257,17 @@ def _here(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kept | ({"device": torch.device("cpu")} if "device" in kept else {})
 
 
-def _wrapped(made: Any, there: Sequence[DeviceTensor], held: Mapping[int, _Memory]) -> Any:
-    """A result as the tensor it is, or as a view of the memory it is in."""
+def _wrapped(made: Any, there: Sequence[DeviceTensor]) -> Any:
+    """A result as the tensor it is, as a view of the memory it is in, or in memory of its own."""
     if not isinstance(made, torch.Tensor):
         return made
     for tensor in there:
         if tensor.raw is made:
             return tensor
-    return DeviceTensor(made, held.get(made.untyped_storage().data_ptr()) or _Memory())
+    for tensor in there:
+        if tensor.raw.untyped_storage().data_ptr() == made.untyped_storage().data_ptr():
+            return DeviceTensor(made, tensor.memory)
+    return DeviceTensor(made, _Memory({_host.current: _host.current.issued}))
 
 
 def _is_view(func: Any) -> bool:
