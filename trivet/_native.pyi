@@ -1,6 +1,6 @@
 """The native core: programs of kernels bound to addresses, and the threads that run them.
 
-Python owns all memory; an address given to a program must stay valid, and its contents must be what the kernel
+Python owns all memory but a program's scratch; an address given to a program must stay valid, and its contents must be what the kernel
 takes, whenever the program runs. A `Team` does not survive `fork`.
 """
 

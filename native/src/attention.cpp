@@ -1,11 +1,30 @@
-// Blockwise attention over the KV cache with a running softmax. A row (a head of a token) goes through the blocks of
-// sixteen positions in order from 0; what it shares with other rows is loads, never arithmetic. A slot may hold
-// anything, NaN included, at positions after the row's own: those are left out, not multiplied by zero.
+// Attention over the KV cache. A row (a head of a token) goes through its positions in spans of 256 from position 0,
+// and through a span in tiles of 64 with a running softmax; the results of spans are merged in their order. Who
+// computes which span, and in whose company, is left to the division of the work: it cannot change a bit.
+// A slot may hold anything, NaN included, at positions after the row's own: those are left out, not multiplied by zero.
 #include "block.h"
 #include "kv_cache.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
+
+constexpr int64_t kTileTokens = 64;
+constexpr int kTileBlocks = kTileTokens / kBlockTokens;
+constexpr int64_t kSpanTokens = 256;
+static_assert(kBlockTokens == kBlock && kSpanTokens % kTileTokens == 0 && kTileRows <= kBlock);
+
+// Blocks that a tile of rows works on side by side: as many chains as the register file holds, and at most a tile's.
+// One row would otherwise wait for each of its multiply-adds.
+constexpr int columns_for(int rows) {
+    const int fit = kAccumulators / (rows * kParts);
+    return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+// Where the blocks of keys and values of a tile are.
+template <class C>
+struct Tile {
+    const C *keys[kTileBlocks], *values[kTileBlocks];
+};
 
 template <class C>
 struct Attention {
@@ -19,112 +38,311 @@ struct Attention {
     const float* q_of(int64_t token, int64_t i) const { return row_of<const float>(*q, token + i / group) + head(i); }
     float* out_of(int64_t token, int64_t i) const { return row_of<float>(*out, token + i / group) + head(i); }
     int64_t head(int64_t i) const { return (kv_head * group + i % group) * stream.head_dim; }
+    // How many positions the row sees; ascending in i, since rows are in token order.
+    int64_t length_of(int64_t token, int64_t i) const { return positions[token + i / group] + 1; }
+    // Blocks past the one of `last` are that one again.
+    Tile<C> tile_at(int64_t first, int64_t last) const {
+        Tile<C> tile;
+        for (int b = 0; b < kTileBlocks; ++b) {
+            const int64_t position = smaller(first + b * kBlockTokens, last - last % kBlockTokens);
+            tile.keys[b] = stream.keys(slots, kv_head, position);
+            tile.values[b] = stream.values(slots, kv_head, position);
+        }
+        return tile;
+    }
 };
 
-// One chain per position of the block: q · k over head_dim in order.
-template <int ROWS, class C>
-TV_INLINE void score(const float* const (&q)[ROWS], const C* keys, int64_t head_dim, Block (&scores)[ROWS]) {
-    Block sums[ROWS];
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) sums[r] = broadcast_block(0.0f);
+// What a row makes of a span: the largest score, the sum of the weights relative to it, and the weighted sum of the
+// values. As floats: max, sum, a gap to the next block, then head_dim values and zeros to the end of a block.
+struct Partial {
+    float* memory;
+
+    static int64_t floats(int64_t head_dim) { return kBlock + ceil_div(head_dim, kBlock) * kBlock; }
+    float& max() const { return memory[0]; }
+    float& sum() const { return memory[1]; }
+    float* values() const { return memory + kBlock; }
+
+    void clear(int64_t head_dim) const {
+        max() = -__builtin_inff();
+        sum() = 0.0f;
+        for (int64_t d = 0; d < head_dim; d += kBlock) store_block(values() + d, broadcast_block(0.0f));
+    }
+};
+
+static constexpr int64_t kMaxPartialFloats = kBlock + kMaxHeadDim;
+
+// Both halves of a tile's work fetch the same place of the next tile, element by element: a head's keys and values lie
+// in pieces, and at each the hardware's own prefetching starts anew (32k positions, one thread: 8.5 → 11.6 GB/s).
+
+// One chain for each position of COLUMNS blocks: q · k over head_dim in order.
+// q: [head_dim, ROWS]; scores: [ROWS, kTileTokens], from the first of these blocks on.
+template <int ROWS, int COLUMNS, class C>
+TV_INLINE void score(const float* q, const C* const* keys, const C* const* next, int64_t head_dim, float* scores) {
+    Block sums[ROWS][COLUMNS];
+    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = broadcast_block(0.0f);
+    }
     for (int64_t d = 0; d < head_dim; ++d) {
-        const Block key = load_block(keys + d * kBlockTokens);
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) sums[r] = fma(key, broadcast_block(q[r][d]), sums[r]);
-    }
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) scores[r] = sums[r];
-}
-
-// One chain per element of the output: weight · value over the positions from `begin` to `end`, in order.
-template <int ROWS, class C>
-TV_INLINE void accumulate(float* const* out, const float (*weights)[kBlockTokens], const C* values, int64_t head_dim,
-                          int64_t begin, int64_t end) {
-    for (int64_t d = 0; d < head_dim; d += kBlock) {
-        const int64_t n = head_dim - d;
-        Block sums[ROWS];
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) sums[r] = load_block(out[r] + d, n);
-        for (int64_t t = begin; t < end; ++t) {
-            const Block value = load_block(values + t * head_dim + d, n);
-            TV_UNROLL for (int r = 0; r < ROWS; ++r) sums[r] = fma(value, broadcast_block(weights[r][t]), sums[r]);
+        Block key[COLUMNS];
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+            key[c] = load_block(keys[c] + d * kBlockTokens);
+            __builtin_prefetch(next[c] + d * kBlockTokens);
         }
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) store_block(out[r] + d, sums[r], n);
+        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+            const Block element = broadcast_block(q[d * ROWS + r]);
+            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(key[c], element, sums[r][c]);
+        }
+    }
+    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) store_block(scores + r * kTileTokens + c * kBlock, sums[r][c]);
     }
 }
 
-TV_INLINE void multiply(float* out, int64_t head_dim, float factor) {
-    for (int64_t d = 0; d < head_dim; d += kBlock) {
-        store_block(out + d, load_block(out + d, head_dim - d) * broadcast_block(factor), head_dim - d);
+// One chain for each of COLUMNS · 16 elements: what was summed before, shrunk, then weight · value over the positions
+// of the tile from `begin` to `end`, in order. `n` of the elements exist, all of them where there are several columns.
+template <int ROWS, int COLUMNS, class C>
+TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
+                          const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t d, int64_t begin,
+                          int64_t end) {
+    const int64_t n = COLUMNS > 1 ? kBlock : head_dim - d;
+    Block sums[ROWS][COLUMNS];
+    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+            sums[r][c] = load_block(sums_of_row + r * row_floats + d + c * kBlock) * broadcast_block(shrink[r]);
+        }
+    }
+    for (int64_t t = begin; t < end; ++t) {
+        const int64_t place = t % kBlockTokens * head_dim + d;
+        const C* from = tile.values[t / kBlockTokens] + place;
+        Block value[COLUMNS];
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) value[c] = load_block(from + c * kBlock, n);
+        const C* from_next = next.values[t / kBlockTokens] + place;
+        TV_UNROLL for (int c = 0; c < COLUMNS; c += 2) __builtin_prefetch(from_next + c * kBlock);
+        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+            const Block weight = broadcast_block(weights[r * kTileTokens + t]);
+            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(value[c], weight, sums[r][c]);
+        }
+    }
+    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+            store_block(sums_of_row + r * row_floats + d + c * kBlock, sums[r][c]);
+        }
     }
 }
 
-// What a row carries from block to block, beside its output: the largest score, and the sum of weights by lane.
+template <int ROWS, class C>
+static void accumulate_all(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
+                           const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t begin, int64_t end) {
+    constexpr int columns = columns_for(ROWS);
+    int64_t d = 0;
+    for (; d + columns * kBlock <= head_dim; d += columns * kBlock) {
+        accumulate<ROWS, columns>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
+    }
+    for (; d < head_dim; d += kBlock) {
+        accumulate<ROWS, 1>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
+    }
+}
+
+// What a row carries from tile to tile beside its output: the largest score, and the sum of weights by lane.
 struct Running {
     float max;
     Block sum;
 };
 
-// Scores of a block, of which the first n count, to softmax weights; what was summed before shrinks to the new maximum.
-TV_INLINE void weigh(Running& running, const Block& scores, int64_t n, float scale, float* out, int64_t head_dim,
-                     float* weights) {
+// The largest of `before` and the first n scores of a tile; the others become -inf, whatever they were.
+TV_INLINE float largest_score(float before, int64_t n, float* scores) {
     const float lowest = -__builtin_inff();
-    const Block counted = first_lanes(scores * broadcast_block(scale), n, lowest);
-    const float block_max = max_of(counted);
-    const float max = running.max > block_max ? running.max : block_max;
-    float shrink = 1.0f;
-    if (max != running.max) {
-        alignas(64) float shrinks[kBlock];
-        store_block(shrinks, exp(broadcast_block(running.max - max)));
-        shrink = shrinks[0];
-        multiply(out, head_dim, shrink);
+    Block largest = broadcast_block(lowest);
+    TV_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
+        const int64_t counted = between(0, n - b * kBlock, kBlock);
+        Block block = load_block(scores + b * kBlock);
+        if (counted < kBlock) store_block(scores + b * kBlock, block = first_lanes(block, counted, lowest));
+        largest = larger(largest, block);
     }
-    const Block weight = first_lanes(exp(counted - broadcast_block(max)), n, 0.0f);
-    running = {max, fma(running.sum, broadcast_block(shrink), weight)};
-    store_block(weights, weight);
+    const float found = max_of(largest);
+    return before > found ? before : found;
 }
 
+// exp(score - max) in place; their sum, by lane. A position that does not count has the score -inf, the weight 0.
+TV_INLINE Block weigh(float max, float* scores) {
+    Block weight[kTileBlocks];
+    TV_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
+        weight[b] = exp(load_block(scores + b * kBlock) - broadcast_block(max));
+        store_block(scores + b * kBlock, weight[b]);
+    }
+    return (weight[0] + weight[1]) + (weight[2] + weight[3]);
+}
+
+// The partials of ROWS rows over the positions from `begin` to `end`, at most a span and no further than the last row
+// sees. q: [head_dim, ROWS], scaled; partials: row after row.
+template <int ROWS, class C>
+static void attend_span(const Attention<C>& call, const float* q, const int64_t* length, int64_t begin, int64_t end,
+                        float* partials) {
+    const int64_t head_dim = call.stream.head_dim;
+    const int64_t row_floats = Partial::floats(head_dim);
+    Running running[ROWS];
+    for (int r = 0; r < ROWS; ++r) {
+        running[r] = {-__builtin_inff(), broadcast_block(0.0f)};
+        Partial{partials + r * row_floats}.clear(head_dim);
+    }
+    Tile<C> next = call.tile_at(begin, length[ROWS - 1] - 1);
+    for (int64_t first = begin; first < end; first += kTileTokens) {
+        const int num_blocks = static_cast<int>(ceil_div(smaller(kTileTokens, end - first), kBlockTokens));
+        const Tile<C> tile = next;
+        next = call.tile_at(first + kTileTokens, length[ROWS - 1] - 1);
+        alignas(64) float weights[ROWS * kTileTokens];
+        constexpr int columns = columns_for(ROWS);
+        int b = 0;
+        for (; b + columns <= num_blocks; b += columns) {
+            score<ROWS, columns>(q, tile.keys + b, next.keys + b, head_dim, weights + b * kBlock);
+        }
+        for (; b < num_blocks; ++b) score<ROWS, 1>(q, tile.keys + b, next.keys + b, head_dim, weights + b * kBlock);
+
+        int64_t seen[ROWS];  // positions of this tile that the row sees
+        alignas(64) float shrink[kBlock] = {};
+        for (int r = 0; r < ROWS; ++r) {
+            seen[r] = between(0, length[r] - first, kTileTokens);
+            if (seen[r] == 0) continue;
+            const float max = largest_score(running[r].max, seen[r], weights + r * kTileTokens);
+            shrink[r] = running[r].max - max;
+            running[r].max = max;
+        }
+        store_block(shrink, exp(load_block(shrink)));  // of a row that sees nothing here: e^0
+        for (int r = 0; r < ROWS; ++r) {
+            if (seen[r] == 0) continue;
+            const Block sum = weigh(running[r].max, weights + r * kTileTokens);
+            running[r].sum = fma(running[r].sum, broadcast_block(shrink[r]), sum);
+        }
+        float* sums_of_row = Partial{partials}.values();
+        accumulate_all<ROWS>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, 0, seen[0]);
+        const float one = 1.0f;
+        for (int r = 1; r < ROWS; ++r) {
+            if (seen[r] == seen[0]) continue;
+            accumulate_all<1>(sums_of_row + r * row_floats, row_floats, &one, weights + r * kTileTokens, tile,
+                              next, head_dim, seen[0], seen[r]);
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        const Partial partial = {partials + r * row_floats};
+        partial.max() = running[r].max;
+        partial.sum() = sum_of(running[r].sum);
+    }
+}
+
+// `total`, of the spans so far, becomes that of the next one too.
+static void merge(const Partial& total, const Partial& next, int64_t head_dim) {
+    const float max = total.max() > next.max() ? total.max() : next.max();
+    alignas(64) float shrinks[kBlock] = {total.max() - max, next.max() - max};
+    store_block(shrinks, exp(load_block(shrinks)));
+    total.max() = max;
+    total.sum() = total.sum() * shrinks[0] + next.sum() * shrinks[1];
+    for (int64_t d = 0; d < head_dim; d += kBlock) {
+        const Block before = load_block(total.values() + d) * broadcast_block(shrinks[0]);
+        store_block(total.values() + d, fma(load_block(next.values() + d), broadcast_block(shrinks[1]), before));
+    }
+}
+
+static void write_row(const Partial& total, int64_t head_dim, float* out) {
+    const Block sum = broadcast_block(total.sum());
+    for (int64_t d = 0; d < head_dim; d += kBlock) {
+        store_block(out + d, load_block(total.values() + d) / sum, head_dim - d);
+    }
+}
+
+template <int ROWS, class C>
+static void load_rows(const Attention<C>& call, int64_t token, int64_t first, float* q, int64_t* length) {
+    for (int r = 0; r < ROWS; ++r) {
+        const float* from = call.q_of(token, first + r);
+        for (int64_t d = 0; d < call.stream.head_dim; ++d) q[d * ROWS + r] = from[d] * call.scale;
+        length[r] = call.length_of(token, first + r);
+    }
+}
+
+// A tile of rows by one thread: span after span, merged as they come.
 template <int ROWS, class C>
 static void attend_rows(const Attention<C>& call, int64_t token, int64_t first) {
     const int64_t head_dim = call.stream.head_dim;
-    const float* q[ROWS];
-    float* out[ROWS];
-    int64_t length[ROWS];  // positions the row sees; ascending, since rows are in token order
-    Running running[ROWS];
-    for (int r = 0; r < ROWS; ++r) {
-        q[r] = call.q_of(token, first + r);
-        out[r] = call.out_of(token, first + r);
-        length[r] = call.positions[token + (first + r) / call.group] + 1;
-        running[r] = {-__builtin_inff(), broadcast_block(0.0f)};
-        for (int64_t d = 0; d < head_dim; d += kBlock) store_block(out[r] + d, broadcast_block(0.0f), head_dim - d);
-    }
-    for (int64_t position = 0; position < length[ROWS - 1]; position += kBlockTokens) {
-        const C* keys = call.stream.keys(call.slots, call.kv_head, position);
-        const C* values = call.stream.values(call.slots, call.kv_head, position);
-        Block scores[ROWS];
-        alignas(64) float weights[ROWS][kBlockTokens];
-        int64_t seen[ROWS];  // positions of this block the row sees
-        score<ROWS>(q, keys, head_dim, scores);
+    const int64_t row_floats = Partial::floats(head_dim);
+    alignas(64) float q[ROWS * kMaxHeadDim];
+    alignas(64) float partials[ROWS * kMaxPartialFloats];
+    alignas(64) float totals[ROWS * kMaxPartialFloats];
+    int64_t length[ROWS];
+    load_rows<ROWS>(call, token, first, q, length);
+    for (int r = 0; r < ROWS; ++r) Partial{totals + r * row_floats}.clear(head_dim);
+    for (int64_t begin = 0; begin < length[ROWS - 1]; begin += kSpanTokens) {
+        attend_span<ROWS>(call, q, length, begin, smaller(begin + kSpanTokens, length[ROWS - 1]), partials);
         for (int r = 0; r < ROWS; ++r) {
-            seen[r] = smaller(kBlockTokens, length[r] - position);
-            if (seen[r] <= 0) continue;
-            weigh(running[r], scores[r], seen[r], call.scale, out[r], head_dim, weights[r]);
-        }
-        const int64_t shared = seen[0] > 0 ? seen[0] : 0;
-        if (shared > 0) accumulate<ROWS>(out, weights, values, head_dim, 0, shared);
-        for (int r = 1; r < ROWS; ++r) {
-            if (seen[r] > shared) accumulate<1>(out + r, weights + r, values, head_dim, shared, seen[r]);
+            if (begin >= length[r]) continue;
+            merge({totals + r * row_floats}, {partials + r * row_floats}, head_dim);
         }
     }
-    for (int r = 0; r < ROWS; ++r) {
-        const Block sum = broadcast_block(sum_of(running[r].sum));
-        for (int64_t d = 0; d < head_dim; d += kBlock) {
-            store_block(out[r] + d, load_block(out[r] + d, head_dim - d) / sum, head_dim - d);
-        }
+    for (int r = 0; r < ROWS; ++r) write_row({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
+}
+
+// Some spans of a tile of rows, each span's partials to `scratch` [spans, num_rows, floats of a partial].
+template <int ROWS, class C>
+static void attend_spans(const Attention<C>& call, int64_t token, int64_t first, int64_t begin, int64_t end,
+                         float* scratch, int64_t span_floats) {
+    alignas(64) float q[ROWS * kMaxHeadDim];
+    int64_t length[ROWS];
+    load_rows<ROWS>(call, token, first, q, length);
+    for (int64_t span = begin; span < end; ++span) {
+        const int64_t span_end = smaller((span + 1) * kSpanTokens, length[ROWS - 1]);
+        float* partials = scratch + span * span_floats + first * Partial::floats(call.stream.head_dim);
+        attend_span<ROWS>(call, q, length, span * kSpanTokens, span_end, partials);
     }
 }
 
-template <int ROWS, class C>
-static void attend_rows_of(int64_t rows, const Attention<C>& call, int64_t token, int64_t first) {
-    if (rows == ROWS) return attend_rows<ROWS>(call, token, first);
-    if constexpr (ROWS > 1) attend_rows_of<ROWS - 1>(rows, call, token, first);
+template <class C>
+static void merge_spans(const Attention<C>& call, int64_t token, int64_t num_rows, float* scratch,
+                        int64_t span_floats) {
+    const int64_t head_dim = call.stream.head_dim;
+    alignas(64) float memory[kMaxPartialFloats];
+    const Partial total = {memory};
+    for (int64_t i = 0; i < num_rows; ++i) {
+        total.clear(head_dim);
+        const int64_t num_spans = ceil_div(call.length_of(token, i), kSpanTokens);
+        for (int64_t span = 0; span < num_spans; ++span) {
+            merge(total, {scratch + span * span_floats + i * Partial::floats(head_dim)}, head_dim);
+        }
+        write_row(total, head_dim, call.out_of(token, i));
+    }
 }
+
+template <int N>
+struct Rows {
+    static constexpr int value = N;
+};
+
+// `run` with the number of rows as a constant.
+template <int ROWS, class Run>
+static void with_rows(int64_t rows, const Run& run) {
+    if constexpr (ROWS > 1) {
+        if (rows < ROWS) return with_rows<ROWS - 1>(rows, run);
+    }
+    run(Rows<ROWS>());
+}
+
+// How a step's work is cut into items. A tile of rows that sees more than a span may be several items, so that a
+// sequence or two of great length keep every thread busy; the one that ends last merges what all of them made.
+struct Division {
+    static constexpr int64_t kManyItems = kScratchCounters;
+
+    int64_t num_wholes;  // tiles at most: one for each token and kv head
+    int64_t num_spans = 1;  // that the longest row sees
+    int64_t parts = 1;   // items of a tile
+
+    Division(const Call& call, const Step& step) : num_wholes(step.num_rows * call.integers[1]) {
+        if (2 * num_wholes > kManyItems) return;
+        const int32_t* positions = vector_of<const int32_t>(call.operands[3]);
+        int32_t last = 0;
+        for (int64_t i = 0; i < step.num_rows; ++i) last = positions[i] > last ? positions[i] : last;
+        num_spans = ceil_div(last + 1, kSpanTokens);
+        const int64_t heads = step.num_rows * call.integers[0];
+        const bool fits = heads * num_spans * Partial::floats(call.integers[2]) <= kScratchFloats;
+        if (fits) parts = smaller(kManyItems / num_wholes, num_spans);
+    }
+};
 
 // q, cache, out, positions, starts, slots · num_heads, num_kv_heads, head_dim, slot_tokens · scale
 template <class C>
@@ -134,27 +352,53 @@ static void attend(const Call& call, const Step& step, int64_t item) {
     const int64_t group = call.integers[0] / num_kv_heads;
     const int64_t tile_tokens = group < kTileRows ? kTileRows / group : 1;
     const int32_t* starts = vector_of<const int32_t>(o[4]);
+    const Division division(call, step);
+    const int64_t whole = item / division.parts;
     // From the last token, which sees the most, to the first: the longest items should not be begun last.
-    const int64_t token = step.num_rows - 1 - item / num_kv_heads;
+    const int64_t token = step.num_rows - 1 - whole / num_kv_heads;
     const int64_t sequence = sequence_of(starts, step.num_sequences, token);
     if ((token - starts[sequence]) % tile_tokens != 0) return;  // in a tile that begins at an earlier token
-    const int64_t num_tokens = smaller(tile_tokens, starts[sequence + 1] - token);
+    const int64_t num_rows = smaller(tile_tokens, starts[sequence + 1] - token) * group;
     const Attention<C> attention = {
         {o[1].address, o[1].stride, num_kv_heads, call.integers[2], call.integers[3]},
         o,
         o + 2,
         vector_of<const int32_t>(o[3]),
         row_of<const int32_t>(o[5], sequence),
-        item % num_kv_heads,
+        whole % num_kv_heads,
         group,
         call.number};
-    const int64_t num_rows = num_tokens * group;
-    for (int64_t first = 0; first < num_rows; first += kTileRows) {
-        attend_rows_of<kTileRows>(smaller(kTileRows, num_rows - first), attention, token, first);
+    if (division.parts == 1) {
+        for (int64_t first = 0; first < num_rows; first += kTileRows) {
+            with_rows<kTileRows>(smaller(kTileRows, num_rows - first), [&](auto rows) {
+                attend_rows<decltype(rows)::value>(attention, token, first);
+            });
+        }
+        return;
     }
+    const int64_t num_spans = ceil_div(attention.length_of(token, num_rows - 1), kSpanTokens);
+    const int64_t part = item % division.parts;
+    const int64_t row_floats = Partial::floats(attention.stream.head_dim);
+    // A tile takes the place of all its rows: that of its tokens, by kv head.
+    const int64_t first_row = token * num_kv_heads * group + attention.kv_head * num_rows;
+    float* scratch = step.scratch->floats + first_row * division.num_spans * row_floats;
+    for (int64_t first = 0; first < num_rows; first += kTileRows) {
+        with_rows<kTileRows>(smaller(kTileRows, num_rows - first), [&](auto rows) {
+            attend_spans<decltype(rows)::value>(attention, token, first, part * num_spans / division.parts,
+                                                (part + 1) * num_spans / division.parts, scratch,
+                                                num_rows * row_floats);
+        });
+    }
+    uint32_t* num_done = step.scratch->counters + whole;
+    if (__atomic_add_fetch(num_done, 1, __ATOMIC_ACQ_REL) < division.parts) return;
+    *num_done = 0;
+    merge_spans(attention, token, num_rows, scratch, num_rows * row_floats);
 }
 
-static int64_t count_attention_items(const Call& call, const Step& step) { return step.num_rows * call.integers[1]; }
+static int64_t count_attention_items(const Call& call, const Step& step) {
+    const Division division(call, step);
+    return division.num_wholes * division.parts;
+}
 
 static void run_attention_item(const Call& call, const Step& step, int64_t item) {
     if (call.operands[1].dtype == DType::bfloat16) return attend<BFloat16>(call, step, item);

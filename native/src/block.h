@@ -69,6 +69,11 @@ TV_INLINE Block fma(const Block& a, const Block& b, const Block& c) {
     return each_part([&](int i) { return fma(a.part[i], b.part[i], c.part[i]); });
 }
 
+// The second where one of two is no number.
+TV_INLINE Block larger(const Block& a, const Block& b) {
+    return each_part([&](int i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
+}
+
 // The first n lanes of a; `otherwise` in the rest, whatever they held.
 alignas(64) static const uint32_t kFirstLanes[2 * kBlock] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
                                                              ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};

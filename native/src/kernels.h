@@ -14,6 +14,7 @@ constexpr int kMaxOperands = 9;
 constexpr int kMaxIntegers = 5;
 constexpr int kPanelOutputs = 32;  // outputs of a weight panel, as in trivet/operators/panels.py
 constexpr int kBlockTokens = 16;   // positions of a block of keys; a slot holds a multiple of it
+constexpr int kMaxHeadDim = 256;   // of attention, whose rows lie on the stack
 
 // Borrowed memory. `stride` is bytes from one row to the next; vectors (weights, positions, starts) are contiguous.
 struct Operand {
@@ -28,12 +29,23 @@ struct Call {
     float number;  // eps or scale, where the kernel has one
 };
 
+// What the items of one instruction may leave for each other. The counters are 0 when an instruction begins and ends;
+// the floats are anything.
+constexpr int64_t kScratchCounters = 256;
+constexpr int64_t kScratchFloats = 4 << 20;
+struct Scratch {
+    uint32_t counters[kScratchCounters];
+    alignas(64) float floats[kScratchFloats];
+};
+
 struct Step {
     int64_t num_rows;  // of the call's extent: tokens, or rows whose logits are wanted
     int64_t num_sequences;
+    Scratch* scratch;
 };
 
-// Items are independent and write disjoint memory; any thread may run any item, in any order.
+// Items write disjoint memory; any thread may run any item, in any order. None waits for another: where several make
+// one thing, they count themselves, and the last of them finishes it.
 struct Kernel {
     int64_t (*count_items)(const Call&, const Step&);
     void (*run_item)(const Call&, const Step&, int64_t item);

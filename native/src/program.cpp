@@ -1,6 +1,9 @@
 #include "program.h"
 
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "signatures.h"
@@ -12,6 +15,13 @@ DType dtype_named(const std::string& name) {
     if (name == "bfloat16") return DType::bfloat16;
     if (name == "int32") return DType::int32;
     throw std::invalid_argument("dtype: '" + name + "' is not one a kernel takes (float32, bfloat16, int32)");
+}
+
+Program::Program(const std::string& target)
+    : target_(target_named(target)),
+      scratch_(static_cast<Scratch*>(std::aligned_alloc(alignof(Scratch), sizeof(Scratch))), std::free) {
+    if (scratch_ == nullptr) throw std::bad_alloc();
+    std::memset(scratch_->counters, 0, sizeof scratch_->counters);
 }
 
 void Program::add(const std::string& kernel, const std::string& extent, const std::vector<Operand>& operands,
@@ -31,7 +41,9 @@ void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t
         Clock::time_point start;
     };
     // The first instruction's time begins here: waking the team is part of it.
-    Run run = {instructions_, {num_tokens, num_sequences}, {num_rows, num_sequences}, seconds, Clock::now()};
+    Scratch* scratch = scratch_.get();
+    Run run = {instructions_, {num_tokens, num_sequences, scratch}, {num_rows, num_sequences, scratch}, seconds,
+               Clock::now()};
     const auto job = [](Team& team, int worker, void* context) {
         const Run& run = *static_cast<const Run*>(context);
         const bool is_timing = worker == 0 && run.seconds != nullptr;

@@ -2,6 +2,7 @@
 // Everything that can be wrong with an instruction is found when it is added; a run cannot fail.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ enum class Extent { tokens, rows };
 class Program {
 public:
     // Best target for an empty name. Throws std::invalid_argument for one that is not supported.
-    explicit Program(const std::string& target) : target_(target_named(target)) {}
+    explicit Program(const std::string& target);
 
     const char* target() const { return target_.name; }
     int64_t num_instructions() const { return static_cast<int64_t>(instructions_.size()); }
@@ -37,6 +38,7 @@ private:
 
     const Target& target_;
     std::vector<Instruction> instructions_;
+    const std::unique_ptr<Scratch, void (*)(void*)> scratch_;  // never touched, it costs addresses and no memory
 };
 
 // Throws std::invalid_argument for a name that is none.

@@ -21,6 +21,11 @@ static std::string refuse_slot_tokens(int64_t slot_tokens) {
     return "slot_tokens " + std::to_string(slot_tokens) + " is not a multiple of " + std::to_string(kBlockTokens);
 }
 
+static std::string refuse_head_dim(int64_t head_dim) {
+    if (head_dim <= kMaxHeadDim) return "";
+    return "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim);
+}
+
 static std::string first_reason(std::initializer_list<std::string> reasons) {
     for (const std::string& reason : reasons) {
         if (!reason.empty()) return reason;
@@ -66,7 +71,8 @@ static const std::vector<Signature> kSignatures = {
      {{"q", kFloat}, {"cache", kStored}, {"out", kFloat}, {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
      {"num_heads", "num_kv_heads", "head_dim", "slot_tokens"}, {"scale"},
      [](const Call& call) {
-         return first_reason({refuse_heads(call.integers[0], call.integers[1]), refuse_slot_tokens(call.integers[3])});
+         return first_reason({refuse_heads(call.integers[0], call.integers[1]), refuse_head_dim(call.integers[2]),
+                              refuse_slot_tokens(call.integers[3])});
      }},
     {"silu_mul", &KernelTable::silu_mul, kEither, {{"gate", kFloat}, {"up", kFloat}, {"out", kFloat}}, {"width"}, {}},
     {"take_rows", &KernelTable::take_rows, kRows, {{"x", kFloat}, {"rows", kInt}, {"out", kFloat}}, {"width"}, {}},

@@ -48,15 +48,19 @@ constexpr int kLanes = TV_LANES;
 #if defined(TV_TARGET_AVX512)
 constexpr int kTileRows = 12;
 constexpr int kTileColumns = 1;
+constexpr int kAccumulators = 24;
 #elif defined(TV_TARGET_AVX2)
 constexpr int kTileRows = 6;
 constexpr int kTileColumns = 1;
+constexpr int kAccumulators = 12;
 #elif defined(TV_TARGET_NEON)
 constexpr int kTileRows = 6;
 constexpr int kTileColumns = 2;
+constexpr int kAccumulators = 24;
 #else
 constexpr int kTileRows = 2;
 constexpr int kTileColumns = 4;
+constexpr int kAccumulators = 16;
 #endif
 
 template <class To, class From>

@@ -265,6 +265,7 @@ void test_attention(const Setting& setting) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
         test_store_and_attention(setting, {4, 2, 16, 16, dtype}, {1, 16, 17, 45}, {1, 1, 5, 45});
         test_store_and_attention(setting, {3, 1, 20, 32, dtype}, {33, 64}, {1, 7});
+        test_store_and_attention(setting, {2, 1, 16, 48, dtype}, {600, 3, 257}, {1, 2, 4});  // spans by several threads
         test_fused_store(setting, {6, 2, 50, 16, dtype}, 38);
         test_fused_store(setting, {4, 4, 64, 32, dtype}, 64);
         if (setting.is_small) continue;

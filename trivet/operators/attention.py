@@ -80,6 +80,7 @@ _CASES: tuple[tuple[int, int, int, int, list[tuple[int, int]]], ...] = (
     (9, 3, 34, 16, [(0, 50)]),
     (14, 2, 64, 48, [(100, 1), (7, 19), (0, 1), (130, 3)]),
     (8, 2, 128, 128, [(127, 2), (130, 1), (0, 17)]),
+    (3, 1, 16, 32, [(520, 1), (250, 11), (0, 1)]),
 )
 
 
@@ -238,7 +239,7 @@ register(
         attributes=("scale",),
         reference=_attention,
         samples=_attention_samples,
-        tolerance=Tolerance(4e-6, 4e-6, "float32 scores, exp to 2e-7, sums over ≤ 200 positions in blocks of 16"),
+        tolerance=Tolerance(4e-6, 4e-6, "float32 scores, exp to 2e-7, sums over ≤ 521 positions in tiles of 64 and spans of 256"),
         flops=_attention_flops,
         fewest_bytes=_attention_bytes,
     )
@@ -262,10 +263,18 @@ implement_kernel(
     integers=_rope_store_integers,
     refuse=_refuse,
 )
+_MAX_HEAD_DIM = 256  # kMaxHeadDim of native/src/kernels.h
+
+
+def _refuse_attention(call: Call) -> str | None:
+    head_dim = _cache_sizes(call)[1]
+    return _refuse(call) or (f"head_dim is {head_dim}, more than {_MAX_HEAD_DIM}" if head_dim > _MAX_HEAD_DIM else None)
+
+
 implement_kernel(
     "attention",
     ("q", "cache", "y", "positions", "starts", "slots"),
     integers=lambda call, sizes: (*_heads(call, sizes), sizes["slot_tokens"]),
     numbers=lambda call: (call.number("scale"),),
-    refuse=_refuse,
+    refuse=_refuse_attention,
 )
