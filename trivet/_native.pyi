@@ -1,7 +1,7 @@
 """The native core: programs of kernels bound to addresses, and the threads that run them.
 
-Python owns all memory but a program's scratch; an address given to a program must stay valid, and its contents must be what the kernel
-takes, whenever the program runs. A `Team` does not survive `fork`.
+Python owns all memory but a program's scratch; an address given to a program must stay valid, and its contents must be
+what the kernel takes, whenever the program runs. A `Team` does not survive `fork`.
 """
 
 from collections.abc import Sequence
@@ -54,6 +54,47 @@ class Program:
     ) -> None:
         """Run every instruction in order, without the GIL. The wall time of each is added to `seconds`
         [num_instructions] where given. Raises ValueError for a negative count or a `seconds` of another length."""
+
+class Draw:
+    """How the tokens of one sequence are chosen. Whoever makes it has checked the ranges."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float,  # 0: the likeliest
+        top_k: int | None,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        logit_bias: Sequence[tuple[int, float]],
+        stop_ids: Sequence[int],  # banned before `min_tokens` are generated
+        min_tokens: int,
+        num_prompt: int,
+        num_logprobs: int | None,  # log probabilities of the token and of so many of the likeliest
+        seed: int,  # 0 to 2⁶⁴ - 1, as `choice`
+        choice: int,
+    ) -> None: ...
+
+class Sampler:
+    """From rows of logits to tokens, the rows shared out to a team."""
+
+    def __init__(self, team: Team, vocab_size: int, target: str | None = None) -> None:
+        """`target` as of a `Program`. Raises ValueError for one that is not supported."""
+    @property
+    def vocab_size(self) -> int: ...
+    def choose(
+        self, logits: npt.NDArray[np.float32], rows: Sequence[tuple[Draw, int, int]]
+    ) -> list[tuple[int, float | None, list[tuple[int, float]]] | None]:
+        """(token, its log probability, the likeliest with theirs) for each row of `logits` [rows, vocab_size].
+
+        A row is (draw, address of the int32 tokens before it, how many). None for a row that has NaN or +inf, or
+        nothing finite. Logits are changed and changed back. Raises ValueError for logits of another shape.
+        """
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """The number in [0, 1) that belongs to a place: Philox 4x64-10 keyed by (seed, choice), counter at `position`."""
 
 def targets() -> list[str]:
     """The targets of this build that this CPU can run, best first; "scalar" is always the last."""

@@ -51,6 +51,16 @@ struct Kernel {
     void (*run_item)(const Call&, const Step&, int64_t item);
 };
 
+// What the sampler does over a whole row of logits, in groups of this many tokens.
+constexpr int64_t kSampleGroup = 64;
+constexpr int kNumSampleLevels = 3;
+constexpr float kSampleLevels[kNumSampleLevels] = {-4.0f, -8.0f, -12.0f};  // scaled logits, 0 being the likeliest
+struct SamplePasses {
+    bool (*survey)(const float* row, int64_t size, float* largest);
+    void (*weigh_group)(const float* group, int64_t n, float max, float sharpness, float* weights);
+    void (*weigh_row)(const float* row, int64_t size, float max, float sharpness, float* sums, float* above);
+};
+
 struct KernelTable {
     const Kernel* embed;
     const Kernel* rms_norm;
@@ -65,6 +75,7 @@ struct KernelTable {
     const Kernel* silu_mul;
     const Kernel* take_rows;
     const Kernel* cast;
+    const SamplePasses* sample_passes;
     // What the machine could do, for comparison: bytes read, and float32 operations done.
     void (*read_bytes)(const char* address, int64_t num_bytes);
     int64_t (*multiply_add)(int64_t num_rounds);

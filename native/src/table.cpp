@@ -6,6 +6,7 @@ namespace tv::TV_TARGET {
 
 const KernelTable kTable = {
     &embed,    &rms_norm,      &add,       &add_rms_norm, &linear,    &rope_angles, &rope,
-    &kv_store, &rope_kv_store, &attention, &silu_mul,     &take_rows, &cast,        read_bytes, multiply_add};
+    &kv_store, &rope_kv_store, &attention, &silu_mul,     &take_rows, &cast,        &sample_passes,
+    read_bytes, multiply_add};
 
 }  // namespace tv::TV_TARGET

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import codecs
+from array import array
 from collections.abc import Sequence
+from functools import cache
 from zlib import crc32
 
 import numpy as np
 
+from trivet._native import Sampler, Team
 from trivet.base.dtypes import Array
+from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.sampler import Choice, to_choice, to_draw
 from trivet.framework.graph.plan import Batch, Limits
 
 
@@ -17,6 +22,22 @@ def logits_after(tokens: Sequence[int], vocab_size: int) -> Array:
     stored = np.array([(token, position) for position, token in enumerate(tokens)], np.int64)
     draws = np.random.Generator(np.random.Philox(crc32(stored.tobytes()))).normal(size=vocab_size)
     return np.round(draws * 2, 1).astype(np.float32)
+
+
+def chosen(
+    row: Array, params: SamplingParams, tokens: Sequence[int], num_prompt: int = 1, seed: int = 5, choice: int = 0,
+    stop_ids: frozenset[int] = frozenset({0}),
+) -> Choice | None:  # fmt: skip
+    """What the sampler takes from one row [vocab] after `tokens`."""
+    before = array("i", tokens)
+    draw = to_draw(params, num_prompt, seed, choice, stop_ids)
+    (found,) = sampler_of(len(row)).choose(np.array(row, np.float32)[None], [(draw, *before.buffer_info())])
+    return to_choice(found)
+
+
+@cache
+def sampler_of(vocab_size: int) -> Sampler:
+    return Sampler(Team([None]), vocab_size)
 
 
 class PretendPlan:
@@ -36,6 +57,7 @@ class PretendPlan:
         self.slot_tokens = slot_tokens
         self.vocab_size = vocab_size
         self.limits = limits
+        self.sampler = sampler_of(vocab_size)
         self.batches: list[Batch] = []
         self.fail_at: int | None = None  # the step that raises
         self._pool = np.full((num_slots, slot_tokens, 2), -1, np.int64)

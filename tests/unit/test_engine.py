@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
 
-from tests.unit.pretend_plan import PIECES, PretendPlan, PretendTokenizer, logits_after
+from tests.unit.pretend_plan import PIECES, PretendPlan, PretendTokenizer, chosen, logits_after
 from trivet.base.errors import RequestError
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.params import SamplingParams
-from trivet.framework.engine.sampler import Draw, choose
 from trivet.framework.engine.sequence import Request
 from trivet.framework.graph.plan import Limits
 
@@ -44,8 +43,7 @@ def test_an_answer_is_what_a_plain_loop_over_logits_and_sampler_gives():
     asked = request(max_tokens=20, logprobs=3, temperature=0.8, top_p=0.95, frequency_penalty=0.5)
     tokens, expected = list(asked.prompt), []
     for _ in range(20):
-        draw = Draw(asked.params, tokens, 3, 1, 0, frozenset())
-        expected.append(choose(logits_after(tokens, 23)[None], [draw])[0].logprob)
+        expected.append(chosen(logits_after(tokens, 23), asked.params, tokens, num_prompt=3, seed=1).logprob)
         tokens.append(expected[-1].token_id)
     deltas = serve(engine_of(), asked)["a", 0]
 

@@ -11,7 +11,7 @@ from itertools import count
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
-from trivet.framework.engine.sampler import Choice, Draw, TokenLogprob, choose
+from trivet.framework.engine.sampler import Choice, TokenLogprob, choose, to_draw
 from trivet.framework.engine.scheduler import Chunk, Scheduler
 from trivet.framework.engine.sequence import FinishReason, Request, Sequence
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
@@ -109,6 +109,7 @@ class Engine:
         eos_ids: frozenset[int] = frozenset()
         if self._tokenizer is not None and not params.ignore_eos:
             eos_ids = self._tokenizer.eos_ids
+        stop_ids = eos_ids | frozenset(params.stop_token_ids)
         now = self._clock()
         sequences = [
             Sequence(
@@ -116,7 +117,8 @@ class Engine:
                 index=index,
                 order=next(self._orders),
                 max_length=max_length,
-                stop_ids=eos_ids | frozenset(params.stop_token_ids),
+                stop_ids=stop_ids,
+                draw=to_draw(params, len(request.prompt), request.seed, index, stop_ids),
                 text=None if self._tokenizer is None else TextOutput(self._tokenizer.stream(), params.stop),
                 arrival_s=now,
             )
@@ -176,7 +178,7 @@ class Engine:
             sequence.num_computed += num_tokens
             if sequence.num_pending == 0:
                 due.append(sequence)
-        for sequence, choice in zip(due, choose(logits, [_draw(sequence) for sequence in due]), strict=True):
+        for sequence, choice in zip(due, choose(self._plan.sampler, logits, due), strict=True):
             deltas.append(self._take(sequence, choice))
 
     def _take(self, sequence: Sequence, choice: Choice | None) -> Delta:
@@ -247,18 +249,6 @@ class Engine:
             return RequestError(message, "shorten the prompt, or raise --max-context", "prompt")
         message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self._max_length} is too small"
         return RequestError(message, "shorten the prompt, or raise --kv-memory", "prompt")
-
-
-def _draw(sequence: Sequence) -> Draw:
-    request = sequence.request
-    return Draw(
-        params=request.params,
-        tokens=sequence.tokens,
-        num_prompt=sequence.num_prompt,
-        seed=request.seed,
-        choice=sequence.index,
-        stop_ids=sequence.stop_ids,
-    )
 
 
 def _delta(

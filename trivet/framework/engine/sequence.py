@@ -8,6 +8,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trivet._native import Draw
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.text import TextOutput
 
@@ -42,6 +43,7 @@ class Sequence:
     order: int  # by arrival, unique; the earlier is served first and preempted last
     max_length: int  # tokens, prompt included, at which it finishes
     stop_ids: frozenset[int]  # tokens that finish it
+    draw: Draw  # how its tokens are chosen
     text: TextOutput | None  # None without a tokenizer
     arrival_s: float
     tokens: array[int] = field(init=False)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trivet._native import Program, Team
+from trivet._native import Program, Sampler, Team
 from trivet.base.dtypes import Array, item_bytes, storage
 from trivet.base.errors import GraphError
 from trivet.base.units import align_up
@@ -50,6 +50,7 @@ class CpuPlan:
         self.slot_tokens = slots.slot_tokens
         self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
         self.graph = graph
+        self.sampler = Sampler(team, self.vocab_size, target)
         self._team = team
         self._weights = weights
         self._pool = Arena(slots.pool_bytes(num_slots), "KV pool", "--kv-memory")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trivet._native import Sampler
 from trivet.base.dtypes import Array
 from trivet.framework.graph.ir import Graph, Node
 
@@ -54,6 +55,11 @@ class Plan(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def sampler(self) -> Sampler:
+        """Chooses tokens from rows of logits, on the host's threads that the plan has."""
+        ...
 
     def run(self, batch: Batch) -> Array:
         """Logits of the wanted rows, float32 [rows, vocab_size]; overwritten by the next step."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
+from trivet._native import Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.graph.ir import Graph, continued
 from trivet.framework.graph.plan import Batch, Limits
@@ -47,6 +48,7 @@ class TorchPlan:
         self.num_slots = num_slots
         self.slot_tokens = slot_tokens
         self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
+        self.sampler = Sampler(Team([None]), self.vocab_size)  # PyTorch has the other threads
         self.graph = graph
         self.target = f"{registered} on {device}"
         self.nodes = [node for node in graph.nodes if not operator_named(node.operator).is_view]

@@ -1,0 +1,321 @@
+#include "sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace tv {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+static int64_t num_groups(int64_t size) { return (size + kSampleGroup - 1) / kSampleGroup; }
+
+double uniform(uint64_t seed, uint64_t choice, uint64_t position) {
+    uint64_t counter[4] = {position + 1, position + 1 == 0, 0, 0};
+    uint64_t key[2] = {seed, choice};
+    for (int round = 0; round < 10; ++round) {
+        const auto first = static_cast<unsigned __int128>(0xD2E7470EE14C6C93u) * counter[0];
+        const auto second = static_cast<unsigned __int128>(0xCA5A826395121157u) * counter[2];
+        const uint64_t mixed[4] = {static_cast<uint64_t>(second >> 64) ^ counter[1] ^ key[0],
+                                   static_cast<uint64_t>(second),
+                                   static_cast<uint64_t>(first >> 64) ^ counter[3] ^ key[1],
+                                   static_cast<uint64_t>(first)};
+        std::copy(mixed, mixed + 4, counter);
+        key[0] += 0x9E3779B97F4A7C15u;
+        key[1] += 0xBB67AE8584CAA73Bu;
+    }
+    return static_cast<double>(counter[0] >> 11) * 0x1p-53;
+}
+
+struct Candidate {
+    int32_t token;
+    float logit;
+    float weight;
+
+    // The order in which tokens are kept: the likeliest first, of equals the lowest.
+    bool operator<(const Candidate& other) const {
+        return logit != other.logit ? logit > other.logit : token < other.token;
+    }
+};
+
+using Candidates = std::vector<Candidate>;  // ascending by token, so that sums are made in one order
+
+static double weight_of(const Candidates& candidates) {
+    double sum = 0.0;
+    for (const Candidate& each : candidates) sum += each.weight;
+    return sum;
+}
+
+// Which stay is as good as random to the processor: no branch depends on it.
+template <class Stays>
+static void keep_if(Candidates& candidates, const Stays& stays) {
+    size_t num_kept = 0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+        const Candidate each = candidates[i];
+        candidates[num_kept] = each;
+        num_kept += stays(each);
+    }
+    candidates.resize(num_kept);
+}
+
+// Those that do not come after `last` in the order of keeping.
+static void keep_to(Candidates& candidates, const Candidate& last) {
+    keep_if(candidates, [&](const Candidate& each) {
+        return (each.logit > last.logit) | ((each.logit == last.logit) & (each.token <= last.token));
+    });
+}
+
+static void keep_top_k(Candidates& candidates, int64_t top_k, Candidates& spare) {
+    if (static_cast<int64_t>(candidates.size()) <= top_k) return;
+    spare = candidates;
+    std::nth_element(spare.begin(), spare.begin() + (top_k - 1), spare.end());
+    keep_to(candidates, spare[top_k - 1]);
+}
+
+// The fewest of the likeliest whose weights reach `goal`. Where that set ends is found by halving the range of logits:
+// sorting would cost more than all the rest, and a flat distribution needs most of the vocabulary.
+static void keep_nucleus(Candidates& candidates, float max, double goal, Candidates& open) {
+    constexpr size_t few = 64;
+    open = candidates;
+    double reached = 0.0;  // by those that are in the set for certain
+    float low = max;
+    for (const Candidate& each : open) low = std::min(low, std::max(each.logit, -std::numeric_limits<float>::max()));
+    float high = max;  // the open ones are from `low` to `high`
+    while (open.size() > few) {
+        const float middle = low / 2 + high / 2;
+        if (!(low < middle && middle < high)) break;
+        double upper = 0.0;
+        for (const Candidate& each : open) upper += each.logit > middle ? each.weight : 0.0f;
+        const bool ends_above = reached + upper >= goal;
+        if (!ends_above) reached += upper;
+        keep_if(open, [=](const Candidate& each) { return (each.logit > middle) == ends_above; });
+        (ends_above ? low : high) = middle;
+    }
+    if (!std::is_sorted(open.begin(), open.end())) std::sort(open.begin(), open.end());  // equals are in order
+    for (const Candidate& each : open) {
+        reached += each.weight;
+        if (reached >= goal) return keep_to(candidates, each);
+    }
+}
+
+static int32_t drawn(const Candidates& candidates, double share) {
+    // The share is at most 1 - 2⁻⁵³, so its product with the total always rounds to less than the total, and the first
+    // sum above it belongs to a token of positive weight.
+    const double target = share * weight_of(candidates);
+    double sum = 0.0;
+    for (const Candidate& each : candidates) {
+        sum += each.weight;
+        if (sum > target) return each.token;
+    }
+    return candidates.back().token;
+}
+
+struct Sampler::Desk {
+    const SamplePasses& passes;
+    const int64_t size;  // of the vocabulary
+    std::vector<float> largest, sums, group_spare;
+    std::vector<int32_t> uses;  // by token: 0 between rows
+    std::vector<std::pair<int32_t, float>> edits;
+    Candidates candidates, spare;
+
+    Desk(const SamplePasses& of_target, int64_t vocab_size)
+        : passes(of_target), size(vocab_size), largest(num_groups(size)), sums(num_groups(size)) {}
+
+    Choice choose(float* row, const Row& asked) {
+        const Draw& draw = *asked.draw;
+        Choice choice;
+        edit(row, asked);
+        float max = 0.0f;
+        if (surveyed(row, max)) choice.token = draw.temperature == 0 ? first_of(row, max) : sampled(row, max, asked);
+        const bool was_edited = !edits.empty();
+        // Back to front: a token that was changed twice has its first value in the end.
+        for (; !edits.empty(); edits.pop_back()) row[edits.back().first] = edits.back().second;
+        // A ban or a bias may have hidden what is no number; or made nothing finite of a row that was.
+        if (was_edited && !surveyed(row, max)) choice.token.reset();
+        if (choice.token && draw.num_logprobs) add_logprobs(row, max, *draw.num_logprobs, choice);
+        return choice;
+    }
+
+    bool surveyed(const float* row, float& max) {
+        if (!passes.survey(row, size, largest.data())) return false;
+        max = *std::max_element(largest.begin(), largest.end());
+        return true;
+    }
+
+    int32_t first_of(const float* row, float value) const {
+        const int64_t group = std::find(largest.begin(), largest.end(), value) - largest.begin();
+        return static_cast<int32_t>(std::find(row + group * kSampleGroup, row + size, value) - row);
+    }
+
+    void change(float* row, int32_t token, double value) {
+        edits.emplace_back(token, row[token]);
+        row[token] = static_cast<float>(value);
+    }
+
+    // Penalties, then bias, then the ban on stopping early.
+    void edit(float* row, const Row& asked) {
+        const Draw& draw = *asked.draw;
+        penalise(row, asked);
+        for (const auto& [token, bias] : draw.logit_bias) change(row, token, row[token] + bias);
+        if (asked.num_tokens - draw.num_prompt >= draw.min_tokens) return;
+        for (const int32_t token : draw.stop_ids) change(row, token, -kInfinity);
+    }
+
+    // Repetition over prompt and output, as in Keskar et al. (arXiv:1909.05858); presence and frequency over output.
+    void penalise(float* row, const Row& asked) {
+        const Draw& draw = *asked.draw;
+        const bool repeats = draw.repetition_penalty != 1;
+        if (!repeats && draw.presence_penalty == 0 && draw.frequency_penalty == 0) return;
+        uses.resize(size);
+        constexpr int32_t is_seen = 1, once = 2;
+        const int64_t first = repeats ? 0 : draw.num_prompt;
+        for (int64_t i = first; i < asked.num_tokens; ++i) {
+            int32_t& use = uses[asked.tokens[i]];
+            use = (use | is_seen) + (i < draw.num_prompt ? 0 : once);
+        }
+        for (int64_t i = first; i < asked.num_tokens; ++i) {
+            const int32_t token = asked.tokens[i];
+            if (uses[token] == 0) continue;  // penalised already
+            const int32_t count = uses[token] / once;
+            uses[token] = 0;
+            double logit = row[token];
+            if (repeats) logit = logit > 0 ? logit / draw.repetition_penalty : logit * draw.repetition_penalty;
+            if (count > 0) logit = logit - draw.frequency_penalty * count - draw.presence_penalty;
+            change(row, token, logit);
+        }
+    }
+
+    int32_t sampled(const float* row, float max, const Row& asked) {
+        const Draw& draw = *asked.draw;
+        const double share = uniform(draw.seed, draw.choice, static_cast<uint64_t>(asked.num_tokens));
+        // A temperature near 0 sends all but the likeliest to weight 0; the likeliest must not become 0 · infinity.
+        const float sharpness =
+            static_cast<float>(std::min<double>(1 / draw.temperature, std::numeric_limits<float>::max()));
+        const bool has_top_k = draw.top_k < size;
+        if (!has_top_k && draw.top_p == 1 && draw.min_p == 0) return from_all(row, max, sharpness, share);
+        const float lowest = draw.min_p > 0 ? static_cast<float>(std::log(draw.min_p)) : -kInfinity;
+        double total = 0.0;
+        if (has_top_k) {
+            gather(row, max, sharpness, (group_of_rank(draw.top_k) - max) * sharpness);
+            keep_top_k(candidates, draw.top_k, spare);
+            total = weight_of(candidates);
+        } else if (draw.top_p < 1) {
+            gather(row, max, sharpness, nucleus_level(row, max, sharpness, draw.top_p, total));
+        } else {
+            gather(row, max, sharpness, lowest);
+        }
+        if (draw.top_p < 1) keep_nucleus(candidates, max, draw.top_p * total, spare);
+        if (draw.min_p > 0) {
+            keep_if(candidates, [&](const Candidate& each) { return (each.logit - max) * sharpness >= lowest; });
+        }
+        return drawn(candidates, share);
+    }
+
+    // First the group in which the sum of weights passes the target, then the token in it.
+    int32_t from_all(const float* row, float max, float sharpness, double share) {
+        float above[kNumSampleLevels];
+        passes.weigh_row(row, size, max, sharpness, sums.data(), above);
+        double total = 0.0;
+        for (const float each : sums) total += each;
+        const double target = share * total;
+        double sum = 0.0;
+        int64_t group = 0;
+        while (sum + sums[group] <= target) sum += sums[group++];
+        float weights[kSampleGroup];
+        const int64_t first = group * kSampleGroup;
+        passes.weigh_group(row + first, size - first, max, sharpness, weights);
+        int64_t last = 0;  // of positive weight: a group's sum was folded in another order than this one's
+        for (int64_t i = 0; i < kSampleGroup; ++i) {
+            if (weights[i] > 0) last = i;
+            sum += weights[i];
+            if (sum > target) break;
+        }
+        return static_cast<int32_t>(first + last);
+    }
+
+    // A logit that at least `rank` tokens reach: the largest of the group that comes so many-th by its largest.
+    float group_of_rank(int64_t rank) {
+        if (rank > static_cast<int64_t>(largest.size())) return -kInfinity;
+        group_spare = largest;
+        const auto place = group_spare.begin() + (rank - 1);
+        std::nth_element(group_spare.begin(), place, group_spare.end(), std::greater<float>());
+        return *place;
+    }
+
+    // A scaled logit above which all of the nucleus lies; `total` becomes the weight of the whole row.
+    float nucleus_level(const float* row, float max, float sharpness, double top_p, double& total) {
+        float above[kNumSampleLevels];
+        passes.weigh_row(row, size, max, sharpness, sums.data(), above);
+        for (const float each : sums) total += each;
+        constexpr double margin = 1 + 1e-4;  // these sums are in single precision
+        for (int level = 0; level < kNumSampleLevels; ++level) {
+            if (above[level] >= top_p * total * margin) return kSampleLevels[level];
+        }
+        return -kInfinity;
+    }
+
+    // The tokens whose scaled logits reach `lowest`.
+    void gather(const float* row, float max, float sharpness, float lowest) {
+        candidates.clear();
+        float weights[kSampleGroup];
+        for (size_t group = 0; group < largest.size(); ++group) {
+            if ((largest[group] - max) * sharpness < lowest) continue;
+            const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
+            passes.weigh_group(row + first, size - first, max, sharpness, weights);
+            const int64_t end = std::min(size - first, kSampleGroup);
+            for (int64_t i = 0; i < end; ++i) {
+                const float logit = row[first + i];
+                if ((logit - max) * sharpness >= lowest) {
+                    candidates.push_back({static_cast<int32_t>(first + i), logit, weights[i]});
+                }
+            }
+        }
+    }
+
+    // Under the model's own distribution: the row as it was given.
+    void add_logprobs(const float* row, float max, int64_t num_likeliest, Choice& choice) {
+        float above[kNumSampleLevels];
+        passes.weigh_row(row, size, max, 1.0f, sums.data(), above);
+        double total = 0.0;
+        for (const float each : sums) total += each;
+        const double log_total = std::log(total);
+        const auto logprob = [&](int32_t token) { return static_cast<double>(row[token]) - max - log_total; };
+        choice.logprob = logprob(*choice.token);
+        if (num_likeliest == 0) return;
+        gather(row, max, 1.0f, group_of_rank(num_likeliest) - max);
+        std::sort(candidates.begin(), candidates.end());
+        if (static_cast<int64_t>(candidates.size()) > num_likeliest) candidates.resize(num_likeliest);
+        for (const Candidate& each : candidates) choice.likeliest.emplace_back(each.token, logprob(each.token));
+    }
+};
+
+Sampler::Sampler(Team& team, int64_t vocab_size, const std::string& target)
+    : team_(team), passes_(*target_named(target).kernels->sample_passes), vocab_size_(vocab_size) {
+    if (vocab_size < 1) throw std::invalid_argument("Sampler: vocab_size is " + std::to_string(vocab_size));
+    for (int i = 0; i < team.num_threads(); ++i) desks_.push_back(std::make_unique<Desk>(passes_, vocab_size));
+}
+
+Sampler::~Sampler() = default;
+
+void Sampler::choose(float* logits, int64_t stride, const std::vector<Row>& rows, std::vector<Choice>& choices) {
+    struct Work {
+        Sampler& sampler;
+        float* logits;
+        int64_t stride;
+        const std::vector<Row>& rows;
+        std::vector<Choice>& choices;
+    };
+    choices.resize(rows.size());
+    Work work = {*this, logits, stride, rows, choices};
+    const auto job = [](Team& team, int worker, void* context) {
+        const Work& work = *static_cast<const Work*>(context);
+        const int64_t num_rows = static_cast<int64_t>(work.rows.size());
+        for (int64_t row = team.next_item(); row < num_rows; row = team.next_item()) {
+            work.choices[row] = work.sampler.desks_[worker]->choose(work.logits + row * work.stride, work.rows[row]);
+        }
+    };
+    team_.run(job, &work);
+}
+
+}  // namespace tv
