@@ -96,6 +96,9 @@ class Sampler:
 def uniform(seed: int, choice: int, position: int) -> float:
     """The number in [0, 1) that belongs to a place: Philox 4x64-10 keyed by (seed, choice), counter at `position`."""
 
+def copy(team: Team, ranges: Sequence[tuple[int, int, int]]) -> None:
+    """Copy (to address, from address, bytes) ranges by the team's threads, without the GIL."""
+
 def targets() -> list[str]:
     """The targets of this build that this CPU can run, best first; "scalar" is always the last."""
 

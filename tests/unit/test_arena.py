@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from trivet._native import Team
 from trivet.base.errors import ResourceError
 from trivet.framework.memory.arena import HUGE_PAGE_BYTES, Arena, gather
 
@@ -52,8 +53,12 @@ def test_too_much_memory_says_what_was_needed_what_there_is_and_which_knob():
 
 
 def test_gathered_arrays_are_equal_copies_in_their_order() -> None:
-    arrays = {"b": np.arange(5000, dtype=np.float32).reshape(50, 100), "a": np.array([7], np.uint16), "c": np.zeros(0)}
-    copies = gather(arrays, "weights", 2)
+    arrays = {
+        "b": np.arange(1_500_000, dtype=np.float32).reshape(500, 3000),
+        "a": np.array([7], np.uint16),
+        "c": np.zeros(0),
+    }
+    copies = gather(arrays, "weights", Team([None, None]))
 
     assert ["b", "a", "c"] == list(copies)
     for name, array in arrays.items():

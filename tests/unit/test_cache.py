@@ -6,7 +6,7 @@ import pytest
 from small_model import weights_graph, write_folder, write_package
 
 from trivet.base.errors import CheckpointError
-from trivet.framework.model.cache import packaged
+from trivet.framework.model.cache import made_before, packaged
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 
 MATRIX = np.ones((4, 4), np.float32)
@@ -43,6 +43,16 @@ def test_a_changed_checkpoint_or_variant_is_another_package(tmp_path):
 
     assert 3 == build.count
     assert 3 == len({package.path for package in packages})
+
+
+def test_a_package_made_before_is_found_until_the_checkpoint_changes(tmp_path):
+    folder, build = write_folder(tmp_path / "model", {"a": MATRIX}), Builds()
+
+    assert made_before(folder, tmp_path) is None
+    package = packaged(folder, tmp_path, "bfloat16-level0", build)
+    assert package.path == made_before(folder, tmp_path)
+    write_folder(folder, {"a": MATRIX * 2})
+    assert made_before(folder, tmp_path) is None
 
 
 def test_a_package_is_opened_where_it_is(tmp_path):

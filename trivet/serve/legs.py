@@ -77,7 +77,7 @@ def climb(
     no model to climb with.
     """
     climbed = Climb()
-    config = model_config(model)
+    config = model_config(model, settings)
     steps: tuple[tuple[Leg, Callable[[LegReport], None]], ...] = (
         ("driver", lambda report: _driver(report, model, settings, root, options)),
         ("operators", lambda report: _operators(report, config, settings, options)),

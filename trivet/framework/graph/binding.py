@@ -47,13 +47,14 @@ class Binding:
 
 
 def _bind_cpu(request: Request) -> BoundPlan:
+    team = Team(list(request.cpus))
     return CpuPlan(
         request.graph,
-        gather(request.weights, "weights", len(request.cpus)),
+        gather(request.weights, "weights", team),
         limits=request.limits,
         slots=request.slots,
         num_slots=request.num_slots,
-        team=Team(list(request.cpus)),
+        team=team,
         target=request.cpu_target,
         kept=request.kept,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trivet._native import Team, copy
 from trivet.base.dtypes import Array
 from trivet.base.errors import ResourceError
 from trivet.base.units import MIB, align_up, format_bytes
@@ -77,8 +77,11 @@ class Arena:
         self.close()
 
 
-def gather(arrays: Mapping[str, Array], name: str, num_threads: int, knob: str | None = None) -> dict[str, Array]:
-    """Copies of `arrays`, in their order, in one arena that lives as long as any of them.
+def gather(arrays: Mapping[str, Array], name: str, team: Team, knob: str | None = None) -> dict[str, Array]:
+    """Copies of contiguous `arrays`, in their order, in one arena that lives as long as any of them.
+
+    The team copies, in one call outside the GIL: pages are touched first by the threads that will read them, and
+    other Python may run meanwhile.
 
     On pages of 2 MiB: a step reads all weights, and out of a mapped file, whose pages are 4 KiB, it would wait for an
     address translation on each. Raises ResourceError as `Arena` does.
@@ -89,8 +92,7 @@ def gather(arrays: Mapping[str, Array], name: str, num_threads: int, knob: str |
         key: arena.view(ends[key] - align_up(array.nbytes, _ARRAY_ALIGNMENT), array.shape, array.dtype)
         for key, array in arrays.items()
     }
-    with ThreadPoolExecutor(num_threads) as threads:
-        list(threads.map(lambda key: np.copyto(copies[key], arrays[key]), arrays))
+    copy(team, [(copies[key].ctypes.data, array.ctypes.data, array.nbytes) for key, array in arrays.items()])
     return copies
 
 

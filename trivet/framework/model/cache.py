@@ -33,6 +33,12 @@ def packaged(path: str | Path, cache_dir: Path, variant: str, build: Build, *, v
     return build(path, destination)
 
 
+def made_before(path: Path, cache_dir: Path) -> Path | None:
+    """A package of the checkpoint at `path` that is in the cache, of whatever variant; None if there is none."""
+    found = (cache_dir / "packages").glob(package_name(path, "*"))
+    return next((folder for folder in sorted(found) if is_package(folder)), None)
+
+
 def package_name(path: Path, variant: str) -> str:
     """A folder name that a person recognises and that differs where the package would."""
     model = re.sub(r"[^\w.-]+", "-", path.resolve().name.removesuffix(".gguf"))

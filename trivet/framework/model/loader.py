@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Limits
 from trivet.framework.memory.slots import SlotLayout, lay_out
-from trivet.framework.model.cache import packaged
+from trivet.framework.model.cache import made_before, packaged
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import ModelConfig, parse_config
@@ -116,18 +117,21 @@ def load(
         placed = open_device("cpu", read_facts(), threads)
         placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
     with times.phase("open"):
-        package = open_model(model, device=device, dtype=dtype, verify=verify, progress=progress, settings=settings)
-    with times.phase("tokenizer"):
-        tokenizer = Tokenizer(package.tokenizer)
-        template = ChatTemplate(package.tokenizer)
-    with times.phase("bind"):
+        package = open_model(model, device=device, dtype=dtype, verify=False, progress=progress, settings=settings)
+    # The weights are copied without the GIL, which the tokenizer's parser holds: neither waits for the other.
+    with times.phase("bind"), ThreadPoolExecutor(1) as beside:
         context = _context(package.config, max_context)
         layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
         num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)
         limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
-        plan = BINDINGS[device].bind(
-            Request(package.graph, package.weights, limits, layout, num_slots, placed.cpus, settings.cpu_target)
-        )
+        request = Request(package.graph, package.weights, limits, layout, num_slots, placed.cpus, settings.cpu_target)
+        binding = beside.submit(BINDINGS[device].bind, request)
+        tokenizer = Tokenizer(package.tokenizer)
+        template = ChatTemplate(package.tokenizer)
+        plan = binding.result()
+    if verify:
+        with times.phase("verify"):
+            package.verify(len(placed.cpus))
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
     return LoadedModel(package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times)
 
@@ -173,10 +177,19 @@ def layout_of(graph: Graph) -> str:
     return "torch" if any(graph.values[stream.name].layout == "blocks" for stream in graph.streams) else "cpu"
 
 
-def model_config(model: str | Path) -> ModelConfig:
-    """The configuration of a package or a checkpoint, without reading its weights."""
+def model_config(model: str | Path, settings: Settings | None = None) -> ModelConfig:
+    """The configuration of a package or a checkpoint, without reading its weights.
+
+    From the cached package where there is one: the vocabulary of a GGUF file takes longer to read than all of that.
+    """
     path = Path(model)
-    return read_manifest(path).config if is_package(path) else parse_config(open_checkpoint(path).config)
+    if is_package(path):
+        return read_manifest(path).config
+    before = made_before(path, (settings or read_settings()).cache_dir) if path.exists() else None
+    if before is not None:
+        with suppress(CheckpointError):  # damaged, or of another layout: it may not be the one that will be loaded
+            return read_manifest(before).config
+    return parse_config(open_checkpoint(path).config)
 
 
 def model_graph(

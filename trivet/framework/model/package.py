@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -32,12 +33,20 @@ class Package:
     tokenizer: TokenizerFiles
     source_name: str
     source_digest: str
-    stored: Mapping[str, StoredWeight]  # where each weight lies in the files
+    stored: Mapping[str, StoredWeight]  # where each weight lies in the files, and its checksum
     weights: Mapping[str, Array]  # mapped from there; in stored shape and storage dtype (bfloat16 as uint16), read-only
 
     @property
     def weight_bytes(self) -> int:
         return sum(weight.nbytes for weight in self.weights.values())
+
+    def verify(self, num_threads: int = 1) -> None:
+        """Read every weight once. Raises CheckpointError for the first that differs from its checksum."""
+        with ThreadPoolExecutor(num_threads) as threads:
+            found = threads.map(lambda weight: xxhash.xxh3_64_hexdigest(weight.data), self.weights.values())
+            for (name, stored), checksum in zip(self.stored.items(), found, strict=True):
+                if checksum != stored.xxh3:
+                    raise damaged(self.path / stored.shard, name, stored, checksum)
 
 
 def open_package(path: str | Path, *, verify: bool = True, rank: int | None = None) -> Package:
@@ -61,9 +70,7 @@ def map_package(path: Path, manifest: Manifest, *, verify: bool, rank: int) -> P
     files = {stored.shard for stored in tensors.values()}
     shards = {file: _map(path / file, size) for file, size in manifest.shards.items() if file in files}
     weights = {name: _view(shards[stored.shard], stored) for name, stored in tensors.items()}
-    if verify:
-        _verify(path, tensors, weights)
-    return Package(
+    package = Package(
         path=path,
         config=manifest.config,
         dtype=manifest.dtype,
@@ -75,6 +82,9 @@ def map_package(path: Path, manifest: Manifest, *, verify: bool, rank: int) -> P
         stored=tensors,
         weights=weights,
     )
+    if verify:
+        package.verify()
+    return package
 
 
 def damaged(file: Path, name: str, stored: StoredWeight, found: str) -> CheckpointError:
@@ -112,10 +122,3 @@ def _map(file: Path, size: int) -> mmap.mmap:
 def _view(shard: mmap.mmap, stored: StoredWeight) -> Array:
     flat: Array = np.frombuffer(shard, storage(stored.dtype), prod(stored.shape), stored.offset)
     return flat.reshape(stored.shape)
-
-
-def _verify(path: Path, tensors: Mapping[str, StoredWeight], weights: Mapping[str, Array]) -> None:
-    for name, stored in tensors.items():
-        found = xxhash.xxh3_64_hexdigest(weights[name].data)
-        if found != stored.xxh3:
-            raise damaged(path / stored.shard, name, stored, found)

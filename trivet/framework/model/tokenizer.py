@@ -20,7 +20,8 @@ class Tokenizer:
         """Raises CheckpointError when tokenizer.json is not one, or names special tokens that it does not have."""
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(files.tokenizer)
-            decoder = json.loads(files.tokenizer).get("decoder")
+            # Its own state, a hundred bytes: the file, megabytes of JSON, would be parsed twice.
+            decoder = json.loads(self._tokenizer.decoder.__getstate__()) if self._tokenizer.decoder else None
         except Exception as error:  # the tokenizers package raises bare Exception
             raise CheckpointError(f"tokenizer.json cannot be used: {error}", "copy the file again") from None
         # Settings of someone's training run that some published files still carry
