@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from trivet.driver.facts import DeviceNode
 from trivet.driver.readers.files import read_text
 
@@ -26,6 +24,8 @@ class Captured:
 
 def read_captured(root: Path) -> Captured:
     """The answers kept in a captured tree; nothing is known where the file is absent or malformed."""
+    import msgspec  # a hundredth of a second, at every start, for what only a captured tree needs
+
     text = read_text(root, NAME)
     if text is None:
         return Captured()

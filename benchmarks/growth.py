@@ -1,0 +1,184 @@
+"""How does a step grow: with the context of one sequence, and with the number of sequences?
+
+    python benchmarks/growth.py [--max-context 32768] [--max-batch 64]
+
+A model of SmolLM2-135M's shape with random weights and room for longer contexts: what a weight is does not change the
+time it takes. Rows go to results/growth.csv, and the curves of this run to results/growth.svg.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import takewhile
+from math import log2
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+
+from trivet._native import Team, targets
+from trivet.base.dtypes import Array, cast, storage
+from trivet.base.settings import read_settings
+from trivet.driver.devices.table import open_device
+from trivet.driver.readers.host import read_facts
+from trivet.framework.graph.cost import node_bytes, streamed_bytes
+from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.ir import Graph
+from trivet.framework.graph.plan import Limits
+from trivet.framework.memory.arena import gather
+from trivet.framework.memory.slots import lay_out
+from trivet.framework.model.config import parse_config
+from trivet.framework.model.loader import model_graph, stream_bytes
+from trivet.serve.bench.limits import memory_speeds
+from trivet.serve.bench.stamp import stamp
+from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
+
+RESULTS = Path(__file__).parent / "results"
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
+    "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5,
+    "rope_theta": 100000.0, "tie_word_embeddings": True,
+}  # fmt: skip
+_FIRST_CONTEXT = 128
+_BATCH_CONTEXT = 512  # of each sequence, where their number grows
+_STEPS = 8
+
+
+@click.command()
+@click.option("--max-context", type=click.IntRange(_FIRST_CONTEXT), default=32768, show_default=True)
+@click.option("--max-batch", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
+def growth(max_context: int, max_batch: int, repeats: int, threads: int | None) -> None:
+    """Measure, print, append the rows, draw the curves."""
+    facts, settings = read_facts(), read_settings()
+    device = open_device("cpu", facts, threads)
+    target = settings.cpu_target or targets()[0]
+    circumstances = {**asdict(stamp(None, facts, device, target)), "model": "random, SmolLM2-135M's shape"}
+    plan = _random_plan(max_context, max_batch, device.cpus, target)
+    bandwidth = median(memory_speeds(device.cpus, repeats))
+    rows = []
+    for question, context, batch in _points(max_context, max_batch):
+        row = {"question": question, "context": context, "batch": batch,
+               **_measured(plan, context, batch, repeats), "read_bandwidth": bandwidth}  # fmt: skip
+        row["attention_share_of_bandwidth"] = row["attention_bytes_per_s"] / bandwidth
+        rows.append({**row, **circumstances})
+        click.echo(f"{question:<8} context {context:>6}, {batch:>3} sequences: {row['step_s'] * 1e3:8.2f} ms, "
+                   f"attention {row['attention_s'] * 1e3:8.2f} ms at {row['attention_share_of_bandwidth']:.0%} of "
+                   f"{bandwidth / 1e9:.1f} GB/s")  # fmt: skip
+    RESULTS.mkdir(exist_ok=True)
+    _append(RESULTS / "growth.csv", rows)
+    (RESULTS / "growth.svg").write_text(_drawing(rows))
+
+
+def _points(max_context: int, max_batch: int) -> Iterator[tuple[str, int, int]]:
+    for context in takewhile(lambda n: n <= max_context, (_FIRST_CONTEXT << i for i in range(32))):
+        yield "context", context, 1
+    for batch in takewhile(lambda n: n <= max_batch, (1 << i for i in range(32))):
+        yield "batch", min(_BATCH_CONTEXT, max_context), batch
+
+
+def _random_plan(max_context: int, max_batch: int, cpus: Sequence[int], target: str) -> CpuPlan:
+    longest = max_context + _STEPS
+    graph = model_graph(parse_config({**SHAPE, "max_position_embeddings": longest}), "bfloat16")
+    slots = lay_out(stream_bytes(graph))
+    num_slots = max(slots.slots_for(longest), max_batch * slots.slots_for(min(_BATCH_CONTEXT, max_context) + _STEPS))
+    team = Team(list(cpus))
+    limits = Limits(max(512, max_batch), max_batch, max_batch, longest)
+    weights = gather(_random_weights(graph), "weights", team)
+    plan = CpuPlan(graph, weights, limits=limits, slots=slots, num_slots=num_slots, team=team, target=target)
+    _fill(plan)
+    return plan
+
+
+def _random_weights(graph: Graph) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, recipe in graph.weights.items():
+        values = rng.standard_normal(recipe.stored_shape, np.float32) * np.float32(0.05)
+        weights[name] = values.astype(storage(recipe.dtype)) if recipe.dtype == "float32" else cast(
+            values, "float32", recipe.dtype)  # fmt: skip
+    return weights
+
+
+def _fill(plan: CpuPlan) -> None:
+    """Compute every position of every slot once: memory that was never written is not read from memory."""
+    for slot in range(plan.num_slots):
+        seconds_of(plan, prefill_steps(plan, plan.slot_tokens, plan.limits.max_tokens, np.array([[slot]], np.int32)))
+
+
+def _measured(plan: CpuPlan, context: int, batch: int, repeats: int) -> dict[str, float]:
+    """Medians of decode steps in which every sequence sees `context` positions, the new one last."""
+    steps = decode_steps(plan, [context - 1] * batch, _STEPS, own_slots(plan, batch, context + _STEPS))
+    seconds_of(plan, steps)
+    samples = [seconds_of(plan, steps) / _STEPS for _ in range(repeats)]
+    is_attention = np.array([node.operator == "attention" for node in plan.nodes])
+    attention_s = median(float(plan.profile(steps[0])[1][is_attention].sum()) for _ in range(repeats))
+    attention_bytes = sum(node_bytes(plan.graph, n, steps[0]) for n in plan.nodes if n.operator == "attention")
+    return {
+        "step_s": median(samples), "step_s_low": min(samples), "step_s_high": max(samples), "repeats": repeats,
+        "streamed_bytes": streamed_bytes(plan.graph, steps[0]), "attention_s": attention_s,
+        "attention_bytes_per_s": attention_bytes / attention_s,
+    }  # fmt: skip
+
+
+def _append(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with file.open("a", newline="") as opened:
+        writer = csv.DictWriter(opened, list(rows[0]))
+        if opened.tell() == 0:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+_WIDTH, _HEIGHT, _MARGIN = 420, 300, 50
+
+
+def _drawing(rows: Sequence[dict[str, Any]]) -> str:
+    """Two panels, both axes by powers of two: a straight line that grows no faster than the axis is no cliff."""
+    panels = [
+        _panel(0, "step time, one sequence", "positions of context", "context", rows, "context"),
+        _panel(_WIDTH, f"step time, {_BATCH_CONTEXT} positions each", "sequences", "batch", rows, "batch"),
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * _WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
+        f'font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(panels) + "\n</svg>\n"
+    )
+
+
+def _panel(left: int, title: str, axis: str, question: str, rows: Sequence[dict[str, Any]], key: str) -> str:
+    points = [(row[key], row["step_s"] * 1e3, row["attention_s"] * 1e3) for row in rows if row["question"] == question]
+    values = [value for _, *both in points for value in both]
+    low, high = np.floor(log2(min(values))), np.ceil(log2(max(values)))
+    last = max(1.0, log2(points[-1][0] / points[0][0]))
+
+    def x(of: float) -> float:
+        return left + _MARGIN + (_WIDTH - 2 * _MARGIN) * log2(of / points[0][0]) / last
+
+    def y(of: float) -> float:
+        return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (log2(of) - low) / max(1.0, high - low)
+
+    parts = [f'<text x="{left + _WIDTH / 2}" y="20" text-anchor="middle" font-size="13">{title}</text>',
+             f'<text x="{left + _WIDTH / 2}" y="{_HEIGHT - 12}" text-anchor="middle">{axis}</text>']  # fmt: skip
+    for power in range(int(low), int(high) + 1):
+        parts.append(f'<line x1="{left + _MARGIN}" x2="{left + _WIDTH - _MARGIN}" y1="{y(2.0**power):.1f}" '
+                     f'y2="{y(2.0**power):.1f}" stroke="#ddd"/><text x="{left + _MARGIN - 4}" '
+                     f'y="{y(2.0**power) + 4:.1f}" text-anchor="end">{2.0**power:g} ms</text>')  # fmt: skip
+    for at, *_ in points:
+        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle">{_short(at)}</text>')
+    for i, (name, colour) in enumerate((("step", "#1f77b4"), ("attention in it", "#d62728"))):
+        line = " ".join(f"{x(point[0]):.1f},{y(point[1 + i]):.1f}" for point in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{left + _MARGIN + 6}" y="{_MARGIN - 12 + 14 * i}" fill="{colour}">{name}</text>')
+    return "\n".join(parts)
+
+
+def _short(count: int) -> str:
+    return f"{count // 1024}k" if count >= 1024 else str(count)
+
+
+if __name__ == "__main__":
+    growth()
