@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from math import log2
 from pathlib import Path
 from statistics import median
@@ -21,15 +21,16 @@ import click
 import numpy as np
 
 from trivet._native import Team, targets
-from trivet.base.dtypes import Array, cast, storage
+from trivet.base.dtypes import Array, cast
 from trivet.base.settings import read_settings
+from trivet.base.units import align_up
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.host import read_facts
 from trivet.framework.graph.cost import node_bytes, streamed_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.plan import Limits
-from trivet.framework.memory.arena import gather
+from trivet.framework.memory.arena import Arena
 from trivet.framework.memory.slots import lay_out
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph, stream_bytes
@@ -89,19 +90,24 @@ def _random_plan(max_context: int, max_batch: int, cpus: Sequence[int], target: 
     num_slots = max(slots.slots_for(longest), max_batch * slots.slots_for(min(_BATCH_CONTEXT, max_context) + _STEPS))
     team = Team(list(cpus))
     limits = Limits(max(512, max_batch), max_batch, max_batch, longest)
-    weights = gather(_random_weights(graph), "weights", team)
+    weights = _random_weights(graph)
     plan = CpuPlan(graph, weights, limits=limits, slots=slots, num_slots=num_slots, team=team, target=target)
     _fill(plan)
     return plan
 
 
 def _random_weights(graph: Graph) -> dict[str, Array]:
+    """In one arena, as a package's are: pages of another size would be read at another speed."""
     rng = np.random.default_rng(0)
+    stored = {name: rng.standard_normal(recipe.stored_shape, np.float32) * np.float32(0.05)
+              for name, recipe in graph.weights.items()}  # fmt: skip
+    made = {name: cast(values, "float32", graph.weights[name].dtype) for name, values in stored.items()}
+    ends = list(accumulate(align_up(array.nbytes, 4096) for array in made.values()))
+    arena = Arena(ends[-1], "weights")
     weights = {}
-    for name, recipe in graph.weights.items():
-        values = rng.standard_normal(recipe.stored_shape, np.float32) * np.float32(0.05)
-        weights[name] = values.astype(storage(recipe.dtype)) if recipe.dtype == "float32" else cast(
-            values, "float32", recipe.dtype)  # fmt: skip
+    for end, (name, array) in zip(ends, made.items(), strict=True):
+        weights[name] = arena.view(end - align_up(array.nbytes, 4096), array.shape, array.dtype)
+        weights[name][:] = array
     return weights
 
 

@@ -96,9 +96,6 @@ class Sampler:
 def uniform(seed: int, choice: int, position: int) -> float:
     """The number in [0, 1) that belongs to a place: Philox 4x64-10 keyed by (seed, choice), counter at `position`."""
 
-def copy(team: Team, ranges: Sequence[tuple[int, int, int]]) -> None:
-    """Copy (to address, from address, bytes) ranges by the team's threads, without the GIL."""
-
 def targets() -> list[str]:
     """The targets of this build that this CPU can run, best first; "scalar" is always the last."""
 
@@ -107,3 +104,62 @@ def read_bandwidth(team: Team, num_bytes: int, repeats: int) -> list[float]:
 
 def multiply_add_peak(team: Team, target: str | None, repeats: int) -> list[float]:
     """Float32 operations per second of the team, two for each multiply-add, for each repeat."""
+
+class Reading:
+    """Ranges of open files on their way into memory, by workers of its own; it begins when it is made.
+
+    The files must stay open and the memory stay until it is over or cancelled.
+    """
+
+    def __init__(
+        self,
+        extents: Sequence[tuple[int, int, int, int]],
+        spans: Sequence[tuple[int, int, int]],
+        *,
+        block: int,
+        piece_bytes: int,
+        num_workers: int,
+        depth: int,
+    ) -> None:
+        """An extent is (file descriptor, offset in the file, bytes, address); a span, whose XXH3-64 is wanted, is
+        (extent, bytes from its start, bytes), in order.
+
+        With `block` above 1 the descriptors are opened with O_DIRECT: both ends of an extent are rounded outwards to
+        whole blocks, so up to a block of memory before and after it is written too, and its address must be its offset
+        modulo `block`. Each of `num_workers` keeps `depth` reads of `piece_bytes` in an io_uring, or blocks in one
+        where `depth` is 0. Raises ValueError for what cannot be, OSError when there is no io_uring or thread to have.
+        """
+    def wait(self, seconds: float) -> bool:
+        """Whether it is over, after at most so many seconds without the GIL."""
+    def cancel(self) -> None:
+        """Begin no further read; returns when none is in flight."""
+    @property
+    def failure(self) -> tuple[int, int, int] | None:
+        """When it is over: (extent, offset in the file, errno) of the first failure; errno 0 is the file's end."""
+    @property
+    def digests(self) -> list[int]:
+        """When it is over without a failure: of each span."""
+    @property
+    def times(self) -> list[tuple[float, float, int]]:
+        """When it is over: (begin, end, worker) of each extent, in seconds from the start."""
+    @property
+    def bytes_read(self) -> int: ...
+    @property
+    def hash_seconds(self) -> float:
+        """Of all workers together."""
+
+class Hash:
+    """XXH3-64 of bytes that come in pieces."""
+
+    def __init__(self) -> None: ...
+    def update(self, address: int, num_bytes: int) -> None: ...
+    def digest(self) -> int: ...
+
+def ring_refusal() -> str:
+    """Why this process cannot have an io_uring that reads; empty if it can."""
+
+def residency(file: int, offset: int, num_bytes: int) -> tuple[float, str] | None:
+    """The share of a range of an open file that is in the page cache, and how that was found; None if unknown."""
+
+def prefer_node(address: int, num_bytes: int, node: int) -> int:
+    """Take pages of the range that are not there yet from a NUMA node; 0, or the errno that says why not."""

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "copy.h"
+#include "io_bind.h"
 #include "program.h"
 #include "roofline.h"
 #include "sampler.h"
@@ -121,17 +121,6 @@ NB_MODULE(_native, module) {
         .def_prop_ro("vocab_size", &tv::Sampler::vocab_size)
         .def("choose", choose, "logits"_a, "rows"_a);
 
-    module.def(
-        "copy",
-        [](tv::Team& team, const std::vector<std::tuple<uintptr_t, uintptr_t, int64_t>>& ranges) {
-            std::vector<tv::Range> asked;
-            for (const auto& [to, from, num_bytes] : ranges) {
-                asked.push_back({reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), num_bytes});
-            }
-            const nb::gil_scoped_release release;
-            tv::copy_ranges(team, asked);
-        },
-        "team"_a, "ranges"_a);
     module.def("uniform", tv::uniform, "seed"_a, "choice"_a, "position"_a);
     module.def("targets", [] {
         std::vector<std::string> names;
@@ -152,4 +141,5 @@ NB_MODULE(_native, module) {
             return tv::multiply_add_peak(team, tv::target_named(target.value_or("")), repeats);
         },
         "team"_a, "target"_a, "repeats"_a);
+    bind_io(module);
 }

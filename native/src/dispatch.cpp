@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "io_hash.h"
+
 namespace tv {
 
 static std::vector<Target> find_targets() {
@@ -32,6 +34,17 @@ const Target& target_named(const std::string& name) {
         known += (known.empty() ? "" : ", ") + std::string(target.name);
     }
     throw std::invalid_argument("target: '" + name + "' is not one this CPU and build support (" + known + ")");
+}
+
+const HashTable& hash_table() {
+    const std::string best = supported_targets().front().name;
+#if defined(__x86_64__)
+    if (best == "avx512") return avx512::kHash;
+    if (best == "avx2") return avx2::kHash;
+#elif defined(__aarch64__)
+    if (best == "neon") return neon::kHash;
+#endif
+    return scalar::kHash;
 }
 
 }  // namespace tv

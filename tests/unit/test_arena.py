@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from trivet._native import Team
 from trivet.base.errors import ResourceError
-from trivet.framework.memory.arena import HUGE_PAGE_BYTES, Arena, gather
+from trivet.framework.memory.arena import HUGE_PAGE_BYTES, Arena
 
 
 @pytest.mark.parametrize("num_bytes", [1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1])
@@ -50,18 +49,3 @@ def test_too_much_memory_says_what_was_needed_what_there_is_and_which_knob():
         Arena(1 << 60, "KV pool", knob="--kv-memory")
 
     assert caught.value.hint == "lower --kv-memory"
-
-
-def test_gathered_arrays_are_equal_copies_in_their_order() -> None:
-    arrays = {
-        "b": np.arange(1_500_000, dtype=np.float32).reshape(500, 3000),
-        "a": np.array([7], np.uint16),
-        "c": np.zeros(0),
-    }
-    copies = gather(arrays, "weights", Team([None, None]))
-
-    assert ["b", "a", "c"] == list(copies)
-    for name, array in arrays.items():
-        assert np.array_equal(array, copies[name])
-    assert copies["b"].ctypes.data % (2 << 20) == 0
-    assert copies["b"].ctypes.data < copies["a"].ctypes.data

@@ -16,7 +16,6 @@ from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan, Limits
-from trivet.framework.memory.arena import gather
 from trivet.framework.memory.slots import SlotLayout
 from trivet.operators.native_sample import on_cpu
 from trivet.operators.verify import Run
@@ -47,14 +46,13 @@ class Binding:
 
 
 def _bind_cpu(request: Request) -> BoundPlan:
-    team = Team(list(request.cpus))
     return CpuPlan(
         request.graph,
-        gather(request.weights, "weights", team),
+        request.weights,
         limits=request.limits,
         slots=request.slots,
         num_slots=request.num_slots,
-        team=team,
+        team=Team(list(request.cpus)),
         target=request.cpu_target,
         kept=request.kept,
     )

@@ -6,32 +6,32 @@ It refuses to grow and knows nothing of what is laid in it.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+import re
 from contextlib import suppress
-from itertools import accumulate
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trivet._native import Team, copy
+from trivet._native import prefer_node
 from trivet.base.dtypes import Array
 from trivet.base.errors import ResourceError
-from trivet.base.units import MIB, align_up, format_bytes
+from trivet.base.units import KIB, MIB, align_up, format_bytes
 
 HUGE_PAGE_BYTES = 2 * MIB
-_ARRAY_ALIGNMENT = 4096
 
 
 class Arena:
     """`num_bytes` of zeroed memory that starts on a 2 MiB boundary, on huge pages where the kernel grants them.
 
-    Pages are taken from the host when they are first touched. Raises ResourceError when the address range cannot be
-    reserved; `knob` is the option that makes it smaller, for the message.
+    Pages are taken from the host when they are first touched, from the NUMA `node` while it has any. Raises
+    ResourceError when the address range cannot be reserved; `knob` is the option that makes it smaller, for the
+    message.
     """
 
-    def __init__(self, num_bytes: int, name: str, knob: str | None = None) -> None:
+    def __init__(self, num_bytes: int, name: str, knob: str | None = None, node: int | None = None) -> None:
         assert num_bytes > 0, f"arena {name}: {num_bytes} bytes"
         self.name = name
         self.num_bytes = num_bytes
@@ -51,6 +51,8 @@ class Arena:
         whole = np.frombuffer(self._mapping, np.uint8)
         start = -whole.ctypes.data % HUGE_PAGE_BYTES
         self._bytes = whole[start : start + num_bytes]
+        if node is not None:  # a container may forbid it: correct, only slower
+            prefer_node(self.address, num_bytes, node)
 
     @property
     def address(self) -> int:
@@ -62,6 +64,10 @@ class Arena:
         end = offset + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         assert 0 <= offset <= end <= self.num_bytes, f"{self.name}: bytes {offset}..{end} of {self.num_bytes}"
         return self._bytes[offset:end].view(kind).reshape(shape)
+
+    def huge_bytes(self) -> int | None:
+        """How much of what was touched lies on huge pages; None where the kernel does not say."""
+        return _anonymous_huge_bytes(self.address, self.address + self.num_bytes)
 
     def close(self) -> None:
         """Give the memory back. Every view must be gone: one that is not raises BufferError and nothing is freed."""
@@ -77,23 +83,18 @@ class Arena:
         self.close()
 
 
-def gather(arrays: Mapping[str, Array], name: str, team: Team, knob: str | None = None) -> dict[str, Array]:
-    """Copies of contiguous `arrays`, in their order, in one arena that lives as long as any of them.
-
-    The team copies, in one call outside the GIL: pages are touched first by the threads that will read them, and
-    other Python may run meanwhile.
-
-    On pages of 2 MiB: a step reads all weights, and out of a mapped file, whose pages are 4 KiB, it would wait for an
-    address translation on each. Raises ResourceError as `Arena` does.
-    """
-    ends = dict(zip(arrays, accumulate(align_up(a.nbytes, _ARRAY_ALIGNMENT) for a in arrays.values()), strict=True))
-    arena = Arena(max(1, *ends.values()), name, knob)
-    copies = {
-        key: arena.view(ends[key] - align_up(array.nbytes, _ARRAY_ALIGNMENT), array.shape, array.dtype)
-        for key, array in arrays.items()
-    }
-    copy(team, [(copies[key].ctypes.data, array.ctypes.data, array.nbytes) for key, array in arrays.items()])
-    return copies
+def _anonymous_huge_bytes(start: int, end: int) -> int | None:
+    try:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except OSError:
+        return None
+    total, is_ours = 0, False
+    for line in lines:
+        if mapping := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_ours = int(mapping[1], 16) < end and start < int(mapping[2], 16)
+        elif is_ours and line.startswith("AnonHugePages:"):
+            total += int(line.split()[1]) * KIB
+    return min(total, end - start)
 
 
 def _available_bytes() -> int:

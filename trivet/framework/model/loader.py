@@ -31,6 +31,9 @@ from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import ModelConfig, parse_config
 from trivet.framework.model.convert import convert
 from trivet.framework.model.families import build_graph
+from trivet.framework.model.loading.engines import EngineName
+from trivet.framework.model.loading.read import ReadOptions, ReadReport
+from trivet.framework.model.loading.weights import read_package
 from trivet.framework.model.manifest import is_package, read_manifest
 from trivet.framework.model.package import Package
 from trivet.framework.model.steps import Progress, Wanted
@@ -85,6 +88,7 @@ class LoadedModel:
     device: Device
     memory: Memory
     times: LoadTimes
+    weights: ReadReport  # how they came from storage
 
 
 def load(
@@ -98,6 +102,7 @@ def load(
     max_sequences: int = 64,
     max_step_tokens: int = 512,
     verify: bool = True,
+    engine: EngineName | None = None,
     progress: Progress | None = None,
     settings: Settings | None = None,
 ) -> LoadedModel:
@@ -105,7 +110,8 @@ def load(
 
     `max_context` positions of one sequence (the model's own if None); `kv_memory` bytes of the KV pool (planned from
     the available memory if None); `max_sequences` and `max_step_tokens` bound one step. `progress` is told of
-    (what is done, bytes done, bytes in all) while a checkpoint is converted.
+    (what is done, bytes done, bytes in all) while a checkpoint is converted. `verify` compares every weight with its
+    checksum while it is read, by `engine`, or by what fits the files if None.
 
     `dtype` None takes a package as it is, and converts a checkpoint to bfloat16.
 
@@ -118,22 +124,25 @@ def load(
         placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
     with times.phase("open"):
         package = open_model(model, device=device, dtype=dtype, verify=False, progress=progress, settings=settings)
-    # The weights are copied without the GIL, which the tokenizer's parser holds: neither waits for the other.
-    with times.phase("bind"), ThreadPoolExecutor(1) as beside:
-        context = _context(package.config, max_context)
-        layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
-        num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)
-        limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
-        request = Request(package.graph, package.weights, limits, layout, num_slots, placed.cpus, settings.cpu_target)
-        binding = beside.submit(BINDINGS[device].bind, request)
+    context = _context(package.config, max_context)
+    layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
+    num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)  # before the weights take theirs
+    options = ReadOptions(len(placed.cpus), engine, verify)
+    # Files are read without the GIL, which the tokenizer's parser holds: neither waits for the other.
+    with times.phase("read"), ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(read_package, package.path, package.stored, options, placed.numa_node)
         tokenizer = Tokenizer(package.tokenizer)
         template = ChatTemplate(package.tokenizer)
-        plan = binding.result()
-    if verify:
-        with times.phase("verify"):
-            package.verify(len(placed.cpus))
+        weights = reading.result()
+    with times.phase("bind"):
+        limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
+        plan = BINDINGS[device].bind(
+            Request(package.graph, weights.arrays, limits, layout, num_slots, placed.cpus, settings.cpu_target)
+        )
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
-    return LoadedModel(package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times)
+    return LoadedModel(
+        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, weights.report
+    )
 
 
 def open_model(

@@ -1,0 +1,218 @@
+"""Ranges of files into one arena: each read once, by the engine that fits it, and hashed while it is in the cache."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trivet._native import Reading, ring_refusal
+from trivet.base.errors import CheckpointError
+from trivet.framework.memory.arena import Arena
+from trivet.framework.model.loading.engines import Choice, Engine, EngineName, choose
+from trivet.framework.model.loading.extents import Extent, Placement, Range, place
+from trivet.framework.model.loading.source import Source
+
+_POLL_S = 0.1  # how long an interrupt from the keyboard may have to wait
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+@dataclass(frozen=True)
+class ExtentReport:
+    """What became of an extent; seconds count from the start of reading."""
+
+    file: Path
+    num_bytes: int
+    filesystem: str | None
+    resident: float | None  # share in the page cache before it was read; None if unknown
+    engine: EngineName
+    reason: str
+    begin_s: float
+    end_s: float
+    worker: int
+
+
+@dataclass(frozen=True)
+class ReadReport:
+    """How ranges of files came into memory."""
+
+    num_bytes: int
+    seconds: float
+    cpu_s: float  # of the process, all threads
+    hash_s: float  # of all threads together, part of cpu_s
+    verified: int  # bytes compared with a checksum
+    extents: tuple[ExtentReport, ...]
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.num_bytes / max(self.seconds, 1e-9)
+
+    @property
+    def resident(self) -> float | None:
+        """The share of the bytes that was in the page cache before; None if any of it is unknown."""
+        shares = [(each.resident, each.num_bytes) for each in self.extents]
+        if any(share is None for share, _ in shares):
+            return None
+        return sum((share or 0.0) * size for share, size in shares) / max(self.num_bytes, 1)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read: `engine` None chooses for each extent; `verify` compares with the checksums there are."""
+
+    num_cpus: int
+    engine: EngineName | None = None
+    verify: bool = True
+    progress: Progress = field(default=lambda done, total: None)
+
+
+def read_into_arena(
+    ranges: Iterable[Range], arena_for: Callable[[int], Arena], options: ReadOptions
+) -> tuple[Arena, dict[str, int], ReadReport]:
+    """The arena that `arena_for` makes of a number of bytes, where in it each range begins, and how it got there.
+
+    Raises CheckpointError when a file cannot be opened or read, ends early, or has another checksum than it should
+    (naming file, tensor and offset), ResourceError for an engine that cannot be had. The arena is gone by then.
+    """
+    placement = place(ranges)
+    with opened(placement) as sources:
+        arena = arena_for(placement.num_bytes)
+        try:
+            report = read_extents(placement, arena.address, sources, options)
+        except BaseException:
+            arena.close()
+            raise
+    return arena, {wanted.name: e.place_of(wanted) for e in placement.extents for wanted in e.ranges}, report
+
+
+@contextmanager
+def opened(placement: Placement) -> Iterator[dict[Path, Source]]:
+    """The files of a placement, open. Raises CheckpointError where one is absent or too short for what is wanted."""
+    with ExitStack() as stack:
+        sources: dict[Path, Source] = {}
+        for extent in placement.extents:
+            if extent.file not in sources:
+                sources[extent.file] = stack.enter_context(Source(extent.file))
+            found = sources[extent.file].facts.num_bytes
+            if found < extent.offset + extent.num_bytes:
+                raise _ended(extent, found)
+        yield sources
+
+
+def choose_all(
+    placement: Placement, sources: Mapping[Path, Source], options: ReadOptions
+) -> list[tuple[Choice, float | None]]:
+    """How each extent is to be read, and how much of it is in the page cache."""
+    refusal = ring_refusal()
+    chosen = []
+    for extent in placement.extents:
+        source = sources[extent.file]
+        resident = source.resident_share(extent.offset, extent.num_bytes)
+        chosen.append((choose(source.facts, resident, refusal, options.num_cpus, options.engine), resident))
+    return chosen
+
+
+def read_extents(
+    placement: Placement, address: int, sources: Mapping[Path, Source], options: ReadOptions
+) -> ReadReport:
+    """Read the extents of a placement whose arena begins at `address`; raises CheckpointError as above."""
+    choices = choose_all(placement, sources, options)
+    by_engine: dict[Engine, list[int]] = defaultdict(list)
+    for i, (choice, _) in enumerate(choices):
+        by_engine[choice.engine].append(i)
+    started, cpu_started = time.perf_counter(), time.process_time()
+    total = sum(extent.num_bytes for extent in placement.extents)
+    done, hash_s = 0, 0.0
+    reports: dict[int, ExtentReport] = {}
+    for engine, numbers in by_engine.items():
+        extents = [placement.extents[i] for i in numbers]
+        begun = time.perf_counter() - started
+        reading, wanted = _begin(engine, extents, address, sources, options.verify)
+        try:
+            while not reading.wait(_POLL_S):
+                options.progress(done + reading.bytes_read, total)
+        finally:
+            reading.cancel()
+        _raise_failure(reading, extents)
+        _compare(reading.digests, wanted)
+        done, hash_s = done + reading.bytes_read, hash_s + reading.hash_seconds
+        for i, (begin, end, worker) in zip(numbers, reading.times, strict=True):
+            extent, (choice, resident) = placement.extents[i], choices[i]
+            filesystem = sources[extent.file].facts.filesystem
+            reports[i] = ExtentReport(
+                extent.file, extent.num_bytes, filesystem, resident, engine.name, choice.reason, begun + begin,
+                begun + end, worker,
+            )  # fmt: skip
+    options.progress(total, total)
+    known = sum(r.num_bytes for e in placement.extents for r in e.ranges if r.xxh3 is not None)
+    return ReadReport(
+        num_bytes=total,
+        seconds=time.perf_counter() - started,
+        cpu_s=time.process_time() - cpu_started,
+        hash_s=hash_s,
+        verified=known if options.verify else 0,
+        extents=tuple(reports[i] for i in range(len(choices))),
+    )
+
+
+def _begin(
+    engine: Engine, extents: list[Extent], address: int, sources: Mapping[Path, Source], verify: bool
+) -> tuple[Reading, list[Range]]:
+    """A reading under way, and the range that each of its digests is of."""
+    files, spans, wanted = [], [], []
+    for i, extent in enumerate(extents):
+        source = sources[extent.file]
+        file = source.buffered if engine.block == 1 else source.direct
+        assert file is not None, "a direct engine was chosen for a file that cannot be read directly"
+        files.append((file, extent.offset, extent.num_bytes, address + extent.at))
+        for each in extent.ranges:
+            if verify and each.xxh3 is not None:
+                spans.append((i, each.offset - extent.offset, each.num_bytes))
+                wanted.append(each)
+    reading = Reading(
+        files, spans, block=engine.block, piece_bytes=engine.piece_bytes, num_workers=engine.num_workers,
+        depth=engine.depth,
+    )  # fmt: skip
+    return reading, wanted
+
+
+def _raise_failure(reading: Reading, extents: list[Extent]) -> None:
+    if reading.failure is None:
+        return
+    number, offset, error = reading.failure
+    extent = extents[number]
+    if error == 0:
+        raise _ended(extent, offset)
+    raise CheckpointError(
+        f"{extent.file}: {_name_at(extent, offset)} cannot be read at byte {offset}: {os.strerror(error)}",
+        "look at the kernel's log (dmesg) for the storage; copy the model to another place",
+    )
+
+
+def _ended(extent: Extent, at: int) -> CheckpointError:
+    return CheckpointError(
+        f"{extent.file}: {_name_at(extent, at)} cannot be read: the file ends at byte {at}, "
+        f"{extent.offset + extent.num_bytes} was wanted",
+        "the copy is incomplete, or something writes to the file: copy it again",
+    )
+
+
+def _name_at(extent: Extent, offset: int) -> str:
+    """The tensor that a byte of the file belongs to."""
+    inside = [each.name for each in extent.ranges if offset < each.offset + each.num_bytes]
+    return f"tensor {(inside or [extent.ranges[-1].name])[0]}"
+
+
+def _compare(digests: list[int], wanted: list[Range]) -> None:
+    for found, each in zip(digests, wanted, strict=True):
+        if found != each.xxh3:
+            raise CheckpointError(
+                f"{each.file}: tensor {each.name} at byte {each.offset} has the checksum {found:016x}, "
+                f"{each.xxh3:016x} was written",
+                "the file changed since conversion (a bad disk or copy): copy it again or convert again",
+            )

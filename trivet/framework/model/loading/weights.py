@@ -1,0 +1,89 @@
+"""The weights of a package or of a published checkpoint, read into memory: arrays in one arena, and how they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trivet.base.dtypes import Array, DType, storage
+from trivet.base.errors import CheckpointError
+from trivet.framework.memory.arena import Arena
+from trivet.framework.model.checkpoints.readers import open_checkpoint
+from trivet.framework.model.checkpoints.safetensors_header import read_header
+from trivet.framework.model.loading.extents import Range
+from trivet.framework.model.loading.read import ReadOptions, ReadReport, read_into_arena
+from trivet.framework.model.manifest import StoredWeight
+
+# A published format and what holds its bits: bfloat16 as uint16, eight-bit floats as uint8.
+_HOLDS: dict[str, DType] = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "U8": "uint8", "I8": "uint8", "BOOL": "uint8", "F8_E4M3": "uint8", "F8_E5M2": "uint8", "F8_E8M0": "uint8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Arrays in stored shape and storage dtype. The arena lives as long as any of them."""
+
+    arrays: Mapping[str, Array]
+    report: ReadReport
+
+
+def package_ranges(folder: Path, stored: Mapping[str, StoredWeight]) -> list[Range]:
+    return [
+        Range(name, folder / each.shard, each.offset, each.bytes, int(each.xxh3, 16)) for name, each in stored.items()
+    ]
+
+
+def read_package(
+    folder: Path, stored: Mapping[str, StoredWeight], options: ReadOptions, node: int | None = None
+) -> Weights:
+    """The weights of a package, or those of them that `stored` names, in memory of the NUMA `node`.
+
+    Raises CheckpointError (unreadable, too short, another checksum) and ResourceError (memory, an engine).
+    """
+    shapes: dict[str, tuple[DType, tuple[int, ...]]] = {name: (each.dtype, each.shape) for name, each in stored.items()}
+    return _read(package_ranges(folder, stored), shapes, options, node)
+
+
+def read_checkpoint(folder: Path, options: ReadOptions, node: int | None = None) -> Weights:
+    """Every tensor of a published safetensors folder as it is stored, read directly into place: nothing is converted.
+
+    There is nothing to compare the bytes with. Raises as `read_package`, and CheckpointError for a format of numbers
+    that NumPy cannot hold.
+    """
+    ranges, shapes = checkpoint_ranges(folder)
+    return _read(ranges, shapes, options, node)
+
+
+def checkpoint_ranges(folder: Path) -> tuple[list[Range], dict[str, tuple[DType, tuple[int, ...]]]]:
+    """Where the tensors of a published safetensors folder lie, and what they are; raises as `read_checkpoint`."""
+    ranges: list[Range] = []
+    shapes: dict[str, tuple[DType, tuple[int, ...]]] = {}
+    for file in open_checkpoint(folder).files:
+        if file.suffix != ".safetensors":
+            raise CheckpointError(f"{file} is not a safetensors file: it is not read as it is stored", "trivet convert")
+        for tensor in read_header(file):
+            dtype = _HOLDS.get(tensor.dtype)
+            if dtype is None:
+                known = ", ".join(_HOLDS)
+                raise CheckpointError(f"{file}: tensor {tensor.name} is {tensor.dtype}, one of {known} was wanted")
+            ranges.append(Range(tensor.name, file, tensor.offset, tensor.num_bytes))
+            shapes[tensor.name] = (dtype, tensor.shape)
+    return ranges, shapes
+
+
+def _read(
+    ranges: Iterable[Range],
+    shapes: Mapping[str, tuple[DType, tuple[int, ...]]],
+    options: ReadOptions,
+    node: int | None,
+) -> Weights:
+    arena, places, report = read_into_arena(ranges, lambda num_bytes: Arena(num_bytes, "weights", node=node), options)
+    arrays = {
+        # A tensor without elements is nowhere.
+        name: arena.view(places.get(name, 0), shape, storage(dtype))
+        for name, (dtype, shape) in shapes.items()
+    }
+    return Weights(arrays, report)
