@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "up": "Check the host, the operators and the model, then serve it",
     "doctor": "Say what this host is, and which leg cannot carry",
     "convert": "Turn a checkpoint into a package that loads fast",
+    "load": "Load a model and say where the time went",
     "serve": "Serve a model over the OpenAI API, without the checks of `up`",
     "generate": "Complete a prompt, or chat at the terminal",
     "graph": "Print a model's graph, before and after each pass",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -80,6 +81,12 @@ def load_model(model: str, **options: Any) -> LoadedModel:
     from trivet.framework.model.loader import load
 
     return load(model, **load_options(**options))
+
+
+def check_folder(file: Path) -> None:
+    """Raise TrivetError unless the folder of a file to be written exists: asked before minutes of work."""
+    if not file.absolute().parent.is_dir():
+        raise TrivetError(f"{file}: its folder does not exist", "name a file in a folder that does")
 
 
 class Progress:

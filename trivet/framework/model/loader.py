@@ -60,7 +60,7 @@ class Memory:
 
 @dataclass
 class LoadTimes:
-    """Seconds of each phase of loading, in order."""
+    """Seconds of each phase of loading, in the order in which they ended; one inside another is not counted twice."""
 
     phases: dict[str, float] = field(default_factory=dict)
 
@@ -70,9 +70,9 @@ class LoadTimes:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, inside = time.perf_counter(), -self.total
         yield
-        self.phases[name] = time.perf_counter() - start
+        self.phases[name] = time.perf_counter() - start - (inside + self.total)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ def load(
         placed = open_device("cpu", read_facts(), threads)
         placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
     with times.phase("open"):
-        package = open_model(model, device=device, dtype=dtype, verify=False, progress=progress, settings=settings)
+        package = open_model(
+            model, device=device, dtype=dtype, verify=False, progress=progress, settings=settings, times=times
+        )
     context = _context(package.config, max_context)
     layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
     num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)  # before the weights take theirs
@@ -154,17 +156,19 @@ def open_model(
     verify: bool = True,
     progress: Progress | None = None,
     settings: Settings | None = None,
+    times: LoadTimes | None = None,
 ) -> Package:
     """The package at `model`, or that of the checkpoint there: converted into the cache once, found again by digest.
 
-    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16.
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16. Converting is the phase "transform".
     """
 
     wanted: DType = dtype or "bfloat16"
     layout = "cpu" if device == "cpu" else "torch"  # an NPU takes what PyTorch takes
 
     def build(checkpoint: Path, destination: Path) -> Package:
-        return convert(checkpoint, destination, Wanted(wanted, level, device), progress=progress).package
+        with (times or LoadTimes()).phase("transform"):
+            return convert(checkpoint, destination, Wanted(wanted, level, device), progress=progress).package
 
     settings = settings or read_settings()
     package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}-{layout}", build, verify=verify)

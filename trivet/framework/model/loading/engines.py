@@ -66,7 +66,7 @@ def choose(
     if asked is not None:
         _refuse(asked, facts, ring_refusal)
         return Choice(engine_named(asked, num_cpus, resident is None or resident < _RESIDENT_SHARE), "asked for")
-    if facts.filesystem in _IN_MEMORY:
+    if is_in_memory(facts):
         return Choice(engine_named("buffered", num_cpus, False), f"{facts.filesystem} lies in memory")
     if resident is not None and resident >= _RESIDENT_SHARE:
         return Choice(engine_named("buffered", num_cpus, False), f"{resident:.0%} is in the page cache")
@@ -78,6 +78,11 @@ def choose(
     if ring_refusal:
         return Choice(engine_named("direct", num_cpus), f"{cold}, {ring_refusal}")
     return Choice(engine_named("io_uring", num_cpus), cold)
+
+
+def is_in_memory(facts: FileFacts) -> bool:
+    """Is there no storage below the file?"""
+    return facts.filesystem in _IN_MEMORY
 
 
 def _is_remote(filesystem: str | None) -> bool:

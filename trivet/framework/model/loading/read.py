@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from trivet._native import Reading, ring_refusal
-from trivet.base.errors import CheckpointError
+from trivet.base.errors import CheckpointError, ResourceError
 from trivet.framework.memory.arena import Arena
 from trivet.framework.model.loading.engines import Choice, Engine, EngineName, choose
 from trivet.framework.model.loading.extents import Extent, Placement, Range, place
@@ -47,6 +48,9 @@ class ReadReport:
     hash_s: float  # of all threads together, part of cpu_s
     verified: int  # bytes compared with a checksum
     extents: tuple[ExtentReport, ...]
+    arena_bytes: int
+    huge_bytes: int | None = None  # of the arena on huge pages; None if unknown
+    copy_s: float | None = None  # waited for copies to a device, part of `seconds`; None where there are none
 
     @property
     def bytes_per_s(self) -> float:
@@ -87,7 +91,8 @@ def read_into_arena(
         except BaseException:
             arena.close()
             raise
-    return arena, {wanted.name: e.place_of(wanted) for e in placement.extents for wanted in e.ranges}, report
+    places = {wanted.name: e.place_of(wanted) for e in placement.extents for wanted in e.ranges}
+    return arena, places, replace(report, huge_bytes=arena.huge_bytes())
 
 
 @contextmanager
@@ -132,14 +137,10 @@ def read_extents(
     for engine, numbers in by_engine.items():
         extents = [placement.extents[i] for i in numbers]
         begun = time.perf_counter() - started
-        reading, wanted = _begin(engine, extents, address, sources, options.verify)
-        try:
-            while not reading.wait(_POLL_S):
-                options.progress(done + reading.bytes_read, total)
-        finally:
-            reading.cancel()
-        _raise_failure(reading, extents)
-        _compare(reading.digests, wanted)
+        reading, wanted = start_reading(engine, extents, address, sources, options.verify)
+        finish(reading, partial(_tell, options.progress, done, total))
+        raise_failure(reading, extents)
+        compare(reading.digests, wanted)
         done, hash_s = done + reading.bytes_read, hash_s + reading.hash_seconds
         for i, (begin, end, worker) in zip(numbers, reading.times, strict=True):
             extent, (choice, resident) = placement.extents[i], choices[i]
@@ -157,13 +158,14 @@ def read_extents(
         hash_s=hash_s,
         verified=known if options.verify else 0,
         extents=tuple(reports[i] for i in range(len(choices))),
+        arena_bytes=placement.num_bytes,
     )
 
 
-def _begin(
-    engine: Engine, extents: list[Extent], address: int, sources: Mapping[Path, Source], verify: bool
+def start_reading(
+    engine: Engine, extents: Sequence[Extent], address: int, sources: Mapping[Path, Source], verify: bool
 ) -> tuple[Reading, list[Range]]:
-    """A reading under way, and the range that each of its digests is of."""
+    """A reading of extents into an arena at `address`, under way, and the range that each of its digests is of."""
     files, spans, wanted = [], [], []
     for i, extent in enumerate(extents):
         source = sources[extent.file]
@@ -174,14 +176,31 @@ def _begin(
             if verify and each.xxh3 is not None:
                 spans.append((i, each.offset - extent.offset, each.num_bytes))
                 wanted.append(each)
-    reading = Reading(
-        files, spans, block=engine.block, piece_bytes=engine.piece_bytes, num_workers=engine.num_workers,
-        depth=engine.depth,
-    )  # fmt: skip
+    try:
+        reading = Reading(
+            files, spans, block=engine.block, piece_bytes=engine.piece_bytes, num_workers=engine.num_workers,
+            depth=engine.depth,
+        )  # fmt: skip
+    except OSError as error:  # there was a ring a moment ago; limits of locked memory and threads are the host's
+        raise ResourceError(f"--engine {engine.name}: {error.strerror}", "--engine buffered") from None
     return reading, wanted
 
 
-def _raise_failure(reading: Reading, extents: list[Extent]) -> None:
+def _tell(progress: Progress, before: int, total: int, read: int) -> None:
+    progress(before + read, total)
+
+
+def finish(reading: Reading, progress: Callable[[int], None]) -> None:
+    """Return when the reading is over; told of its bytes so far. Interrupted, it is cancelled first."""
+    try:
+        while not reading.wait(_POLL_S):
+            progress(reading.bytes_read)
+    finally:
+        reading.cancel()
+
+
+def raise_failure(reading: Reading, extents: Sequence[Extent]) -> None:
+    """Say what failed, and of which tensor, if anything did; the reading is over."""
     if reading.failure is None:
         return
     number, offset, error = reading.failure
@@ -208,7 +227,8 @@ def _name_at(extent: Extent, offset: int) -> str:
     return f"tensor {(inside or [extent.ranges[-1].name])[0]}"
 
 
-def _compare(digests: list[int], wanted: list[Range]) -> None:
+def compare(digests: Sequence[int], wanted: Sequence[Range]) -> None:
+    """Raise CheckpointError for the first range whose digest is another than it should have."""
     for found, each in zip(digests, wanted, strict=True):
         if found != each.xxh3:
             raise CheckpointError(
