@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,8 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 import trivet.operators  # noqa: F401  registers the contracts
 from trivet.base import settings
-from trivet.cli import COMMANDS
-from trivet.cli.storage import storage
+from trivet.cli import COMMANDS, command_named
 from trivet.driver.checks import CHECKS
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.operators.contract import FLOATS, IMPLEMENTATIONS, OPERATORS, Argument, Operator
@@ -46,10 +44,7 @@ def command_lines() -> list[str]:
         "",
     ]
     for name in COMMANDS:
-        command = getattr(importlib.import_module(f"trivet.cli.{name}"), name)
-        lines += _command(f"trivet {name}", command)
-        if name == "bench":
-            lines += _command("trivet bench storage", storage)
+        lines += _command(f"trivet {name}", command_named(name))
     return lines[:-1]
 
 

@@ -36,7 +36,7 @@ def trivet(arguments: Sequence[str], cache: Path, stdin: str = "") -> subprocess
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str, cache: Path) -> None:
-    done = trivet([command, "--help"], cache)
+    done = trivet([*command.split(), "--help"], cache)
 
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: trivet {command}")

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "operators": "List, verify, explain or profile operators",
     "accuracy": "Say how far a device or a format is from float32, and from which layer on",
     "bench": "Measure this machine and a model on it",
+    "bench storage": "Measure how fast the storage below a folder can be read",
     "version": "Print versions",
 }
 
@@ -36,9 +37,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"trivet.cli.{cmd_name}"), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
+        return command_named(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -47,9 +46,19 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if " ".join(args[:2]) in COMMANDS and len(args) > 1:
+            args = [" ".join(args[:2]), *args[2:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"{args[0]!r} is not a command; there are {', '.join(COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+
+def command_named(name: str) -> click.Command:
+    """The command of one of COMMANDS: the function of its name, in the file of its name."""
+    name = name.replace(" ", "_")
+    command = getattr(importlib.import_module(f"trivet.cli.{name}"), name)
+    assert isinstance(command, click.Command)
+    return command
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

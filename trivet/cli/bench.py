@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from trivet.cli.storage import storage
 from trivet.serve.bench.figure import QUESTIONS, Question
 
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     from trivet.base.dtypes import DType
 
 
-class _ModelOrStorage(click.Command):
-    """`trivet bench storage …` is a command of its own; any other first word is a model."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args[:1] == ["storage"]:
-            return storage.make_context(f"{info_name} storage", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@click.command(cls=_ModelOrStorage)
+@click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option("--only", type=click.Choice(QUESTIONS), multiple=True, help="Ask this question alone; may be repeated")
 @click.option("--repeats", type=click.IntRange(5), default=5, show_default=True, help="Samples of each figure")
@@ -44,8 +32,6 @@ def bench(
 
     MODEL is what `trivet up` takes; without one, the demo's. A figure is the median of its repeats, with the least
     and the greatest. The limits are measured first and again last: where the two differ, the machine was not quiet.
-
-    `trivet bench storage FOLDER` measures storage alone.
     """
     import msgspec
 

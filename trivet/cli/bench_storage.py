@@ -15,7 +15,7 @@ from trivet.cli.options import Size
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Samples of each way of reading")
 @click.option("--threads", type=click.IntRange(1), help="CPUs to read with  [default: cores of the NUMA node]")
 @click.option("--json", "as_json", is_flag=True, help="Print the speeds as JSON")
-def storage(folder: Path | None, size: int, repeats: int, threads: int | None, as_json: bool) -> None:
+def bench_storage(folder: Path | None, size: int, repeats: int, threads: int | None, as_json: bool) -> None:
     """Measure how fast the storage below FOLDER, by default the cache, can be read, in every way a load may read.
 
     The best of them is kept, and `trivet load` says what share of it a load reached. Where fio is installed it reads
