@@ -3,6 +3,12 @@
 
 #include "simd.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 writes `__m512i undefined = undefined` in its own headers, then warns of it where they are inlined.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 #define XXH_INLINE_ALL  // static functions: no two targets may share one
 #define XXH_STATIC_LINKING_ONLY
 #include "xxhash.h"
