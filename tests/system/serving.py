@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trivet._native import Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.model.chat_template import ChatTemplate
@@ -35,6 +36,7 @@ class CountingPlan:
         self.step_s = step_s
         self.poison = poison
         self.num_steps = 0
+        self.sampler = Sampler(Team([None]), self.vocab_size)
 
     def run(self, batch: Batch) -> Array:
         time.sleep(self.step_s)

@@ -1,6 +1,7 @@
 import pytest
 
 from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.sampler import to_draw
 from trivet.framework.engine.scheduler import Scheduler
 from trivet.framework.engine.sequence import Request, Sequence
 from trivet.framework.memory.slots import SlotPool
@@ -8,7 +9,8 @@ from trivet.framework.memory.slots import SlotPool
 
 def sequence(order, num_tokens):
     request = Request(f"r{order}", (1,) * num_tokens, SamplingParams(), seed=0)
-    return Sequence(request, 0, order, 1000, frozenset(), None, 0.0)
+    draw = to_draw(request.params, num_tokens, seed=0, choice=0, stop_ids=())
+    return Sequence(request, 0, order, 1000, frozenset(), draw, None, 0.0)
 
 
 def scheduler(num_slots=100, slot_tokens=4, max_step_tokens=32, max_running=8):
