@@ -69,6 +69,7 @@ EXTRAS = (
     "trivet.operators.npu",
     "trivet.operators.torch",
     "trivet.operators.triton",
+    "trivet.serve.bench.peers.workers",  # scripts for the environments of others, which nothing here imports
 )
 
 

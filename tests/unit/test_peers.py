@@ -1,0 +1,185 @@
+"""The comparison with other engines, with stand-ins for them: children that answer what they are told to."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import textwrap
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_model import add_tokenizer, finish, gguf_writer
+
+from tests.system.tiny import FIXTURES
+from trivet.base.dtypes import cast
+from trivet.base.errors import TrivetError
+from trivet.driver.devices.table import open_device
+from trivet.driver.readers.host import read_facts
+from trivet.framework.model.checkpoints.checkpoint import Checkpoint
+from trivet.framework.model.checkpoints.readers import open_checkpoint
+from trivet.serve.bench.peers import compare as comparing
+from trivet.serve.bench.peers.child import Child
+from trivet.serve.bench.peers.compare import Ratio, compare
+from trivet.serve.bench.peers.engines import Peer, Place
+from trivet.serve.bench.peers.picture import picture
+from trivet.serve.bench.peers.questions import CHECK_TOKENS, Question
+from trivet.serve.bench.peers.rows import append
+from trivet.serve.bench.peers.weights import FORMATS, prepare
+from trivet.serve.bench.stamp import stamp
+
+QUESTION = Question("decode", prompt=4, batch=2, new=3)
+
+
+def child(name: str, body: str) -> Child:
+    """A child that is ready at once and answers each question with `answer(question)`, defined by `body`."""
+    program = textwrap.dedent(body) + textwrap.dedent("""
+        import json, sys
+        print("a library's own word", flush=True)
+        print("@answer", json.dumps({"ready": True, "version": "1.0"}), flush=True)
+        for line in sys.stdin:
+            print("@answer", json.dumps(answer(json.loads(line))), flush=True)
+    """)
+    return Child(name, [sys.executable, "-c", program], {})
+
+
+def engine(seconds: float, tokens: str = "list(range(question['new']))") -> str:
+    """Answers every question as ours does: so many seconds, and these greedy tokens, all clear but the third."""
+    return f"""
+        def answer(question):
+            if question["kind"] == "greedy":
+                margins = [1.0] * question["new"]
+                margins[2] = 0.01
+                return {{"tokens": {tokens}, "margins": margins}}
+            if question["kind"] == "limits":
+                return {{"read_bytes_per_s": 1000.0}}
+            return {{"seconds": {seconds}, "bytes_per_token": 10.0, "flops_per_token": 7.0}}
+    """
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, theirs: str, told: list[str]) -> list[Ratio]:
+    monkeypatch.setattr(comparing, "ours", lambda bits, place: child("trivet", engine(0.5)))
+    peers = [Peer("stand-in", 16, lambda name, place: child(name, theirs)), Peer("absent", 8, lambda name, place: None)]
+    place = Place(Path(), Path(), 1, None, None, told.append)
+    return compare(peers, place, vocab_size=1000, pairs=3, questions=[QUESTION], tell=told.append)
+
+
+def test_each_question_is_a_ratio_of_tokens_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    (ratio,) = measured(monkeypatch, engine(1.5), told)
+
+    assert ("decode, batch 2", "stand-in", "1.0", 16, 3) == (
+        ratio.question, ratio.peer, ratio.version, ratio.bits, ratio.pairs)  # fmt: skip
+    assert (12.0, 4.0) == (ratio.ours, ratio.theirs)
+    assert (3.0, 3.0, 3.0) == (ratio.ratio, ratio.low, ratio.high)
+    assert 12.0 * 10 / 1000 == pytest.approx(ratio.share_of_bandwidth)
+    assert f"same {CHECK_TOKENS} greedy tokens" == ratio.agreed
+    assert "absent: left out, its programs were not named" in told
+
+
+def test_a_peer_that_answers_otherwise_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    assert [] == measured(monkeypatch, engine(1.5, "[0, 9] + list(range(2, question['new']))"), told)
+    assert any("stand-in answers otherwise at token 1, which was clear by 1.00" in words for words in told)
+
+
+def test_a_peer_may_part_where_the_margin_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    (ratio,) = measured(monkeypatch, engine(1.5, "[0, 1, 7] + list(range(3, question['new']))"), [])
+
+    assert "same 2 greedy tokens, then one that 0.01 decides" == ratio.agreed
+
+
+def test_a_peer_that_dies_is_left_out_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    dies = """
+        def answer(question):
+            sys.exit("out of memory")
+    """
+
+    assert [] == measured(monkeypatch, dies, told)
+    assert any("stand-in ended" in words for words in told)
+
+
+def test_a_child_that_never_becomes_ready_says_why() -> None:
+    with pytest.raises(TrivetError) as raised:
+        Child("broken", [sys.executable, "-c", "raise SystemExit('no such model')"], {})
+
+    assert "broken ended" in raised.value.message
+    assert "no such model" in str(raised.value.hint)
+
+
+def test_rows_keep_their_circumstances_and_never_mix_with_others(tmp_path: Path) -> None:
+    facts = read_facts()
+    circumstances = stamp(None, facts, open_device("cpu", facts, 1), "scalar")
+    file = tmp_path / "rows.csv"
+    append(file, [{"question": "q", "ratio": 2.0}], circumstances)
+    append(file, [{"question": "r", "ratio": 3.0}], circumstances)
+    rows = list(csv.DictReader(file.open()))
+
+    assert ["q", "r"] == [row["question"] for row in rows]
+    assert {"scalar"} == {row["target"] for row in rows}
+    with pytest.raises(TrivetError, match="columns"):
+        append(file, [{"question": "q"}], circumstances)
+
+
+def test_the_picture_is_well_formed_and_names_every_peer() -> None:
+    values = {"pairs": 5, "ours": 90.0, "theirs": 60.0, "ratio": 1.5, "low": 1.4, "high": 1.6, "bits": 16,
+              "read_bytes_per_s": 1e9, "share_of_bandwidth": 0.9, "flops_per_s": 1e9, "agreed": "",
+              "version": ""}  # fmt: skip
+    ratios = [Ratio(question="decode", peer=name, **values) for name in ("a < b", "c & d")]  # type: ignore[arg-type]
+    texts = [
+        each.text for each in ET.fromstring(picture("speed & ease", ratios)).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+    assert {"speed & ease", "decode", "a < b", "c & d"} <= set(texts)
+
+
+def small_llama(path: Path) -> Path:
+    """One layer of random numbers, as llama.cpp stores it."""
+    hidden, inner, kv = 64, 128, 32
+    shapes = {"token_embd": (96, hidden), "output_norm": (hidden,), "blk.0.attn_norm": (hidden,),
+              "blk.0.attn_q": (hidden, hidden), "blk.0.attn_k": (kv, hidden), "blk.0.attn_v": (kv, hidden),
+              "blk.0.attn_output": (hidden, hidden), "blk.0.ffn_norm": (hidden,), "blk.0.ffn_gate": (inner, hidden),
+              "blk.0.ffn_up": (inner, hidden), "blk.0.ffn_down": (hidden, inner)}  # fmt: skip
+    rng = np.random.default_rng(0)
+    writer = gguf_writer(path)
+    add_tokenizer(writer)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.standard_normal(shape, np.float32))
+    finish(writer)
+    return path
+
+
+def test_every_form_of_the_weights_holds_the_same_numbers_and_tokenizer(tmp_path: Path) -> None:
+    source = small_llama(tmp_path / "small.gguf")
+    forms = tmp_path / "forms"
+    prepare(source, forms, lambda words: None)
+    wanted = open_checkpoint(forms / "bf16.gguf")
+    for form, worst in (("hf", 0.0), ("f16.gguf", 1e-6), ("q8_0.gguf", 0.02)):
+        found = open_checkpoint(forms / form)
+        assert wanted.tokenizer.tokenizer == found.tokenizer.tokenizer
+        assert wanted.config["rope_theta"] == found.config["rope_theta"]
+        assert set(wanted.tensors) == set(found.tensors)
+        for name in wanted.tensors:
+            assert values(wanted, name) == pytest.approx(values(found, name), rel=0, abs=worst)
+
+
+def values(checkpoint: Checkpoint, name: str) -> np.ndarray:
+    rows, dtype = checkpoint.read_rows(name, 0, checkpoint.tensors[name].shape[0])
+    return cast(rows, dtype, "float32")
+
+
+def test_an_interrupted_form_is_written_again(tmp_path: Path) -> None:
+    source = small_llama(tmp_path / "small.gguf")
+    forms = tmp_path / "forms"
+    (forms / "hf.unfinished").mkdir(parents=True)
+    prepare(source, forms, lambda words: None)
+
+    assert {*FORMATS, "hf"} == {each.name for each in forms.iterdir()}
+
+
+def test_weights_without_a_tokenizer_for_all_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrivetError, match="a GGUF file was wanted"):
+        prepare(FIXTURES / "llama", tmp_path, lambda words: None)
