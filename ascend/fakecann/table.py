@@ -72,6 +72,17 @@ def _arithmetic(name: str, function: str, alpha: bool) -> tuple[Operator, ...]:
     )
 
 
+# Lists that quantise, or add to, a grouped product: none of it is emulated.
+_NOT_GROUPED = (
+    "bias", "scale", "offset", "antiquant_scale", "antiquant_offset", "per_token_scale", "activation_input",
+    "activation_quant_scale", "activation_quant_offset",
+)  # fmt: skip
+
+
+def _lists(names: tuple[str, ...]) -> str:
+    return ", ".join(f"Tensor[]? {name}" for name in names)
+
+
 _MATMUL = "Tensor self, Tensor other, Tensor out, int8 cube_math_type"
 
 _ATTENTION_FIRST = (
@@ -364,5 +375,34 @@ OPERATORS: tuple[Operator, ...] = (
         'TORCH_CHECK(group_count == 1 && renorm == 0 && !out_flag, "groups, renorm and out_flag are not emulated");'
         " put_both(gated(x, bias, k, norm_type, routed_scaling_factor, eps), y, expert_idx)",
         "MoeGatingTopKKernelNpuOpApi.cpp",
+    ),
+    Operator(
+        "aclnnMoeInitRoutingV3",
+        "Tensor x, Tensor expert_idx, Tensor? scale, Tensor? offset, int active_num, int expert_capacity,"
+        " int expert_num, int drop_pad_mode, int expert_tokens_num_type, bool expert_tokens_num_flag, int quant_mode,"
+        " int[] active_expert_range, int row_idx_type, Tensor expanded_x, Tensor expanded_row_idx,"
+        " Tensor expert_tokens, Tensor expanded_scale",
+        "route({x, expert_idx, active_num, expert_num, drop_pad_mode, expert_tokens_num_type, expert_tokens_num_flag,"
+        " quant_mode, active_expert_range, row_idx_type, expanded_x, expanded_row_idx, expert_tokens})",
+        "MoeInitRoutingV2KernelNpuOpApi.cpp",
+        absent=("scale", "offset"),
+    ),
+    Operator(
+        "aclnnGroupedMatmulV5",
+        f"Tensor[] x, Tensor[] weight, {_lists(_NOT_GROUPED[:6])}, Tensor group_list, {_lists(_NOT_GROUPED[6:])},"
+        " int split_item, int group_type, int group_list_type, int act_type, int[]? tuning_config, Tensor[] y,"
+        " Tensor[]? act_out, Tensor[]? dynamic_quant_scale",
+        f"for (auto& list : {{{', '.join(_NOT_GROUPED)}}}) for (auto& each : list)"
+        ' expect_absent({{"a list", each}});'
+        " grouped_product({x, weight, group_list, split_item, group_type, group_list_type, act_type, y})",
+        "GroupedMatmulKernelNpuOpApi.cpp",
+    ),
+    Operator(
+        "aclnnMoeTokenUnpermute",
+        "Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs, bool padded_mode, int[]? restore_shape,"
+        " Tensor out",
+        'TORCH_CHECK(!padded_mode, "padded_mode is not emulated");'
+        " gather_weighted(permuted_tokens, sorted_indices, probs, out)",
+        "MoeTokenUnpermuteKernelNpuOpApi.cpp",
     ),
 )

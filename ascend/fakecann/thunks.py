@@ -12,6 +12,7 @@ _TYPES = {
     "Tensor?": ("const aclTensor*", 'call.optional_tensor({0}_, "{0}")'),
     "Laid": ("const aclTensor*", 'call.laid({0}_, "{0}")'),
     "Tensor[]": ("const aclTensorList*", 'call.tensors({0}_, "{0}")'),
+    "Tensor[]?": ("const aclTensorList*", 'call.optional_tensors({0}_, "{0}")'),
     "Scalar": ("const aclScalar*", 'call.scalar({0}_, "{0}")'),
     "int[]": ("const aclIntArray*", 'call.integers({0}_, "{0}")'),
     "int[]?": ("const aclIntArray*", "call.optional_integers({0}_)"),

@@ -21,6 +21,12 @@ MUST_BE_GIVEN: Mapping[str, tuple[str, ...]] = {
     "npu_mrope": ("rotary_mode", "mrope_section", "cache_mode"),
     "npu_rms_norm": ("epsilon",),
     "npu_add_rms_norm": ("epsilon",),
+    "npu_moe_gating_top_k": ("norm_type", "k_group", "group_count"),
+    "npu_moe_init_routing_v2": (  # none; as many as there are rows; not counted; sums up to each; where each went
+        "expert_num", "active_num", "expert_tokens_num_flag", "expert_tokens_num_type", "row_idx_type",
+    ),
+    "npu_grouped_matmul": ("group_list", "group_list_type", "group_type", "split_item"),
+    "npu_moe_token_unpermute": ("probs",),
 }  # fmt: skip
 
 _LITERALS: Mapping[type, tuple[str, ...]] = {

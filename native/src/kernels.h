@@ -75,6 +75,12 @@ struct KernelTable {
     const Kernel* silu_mul;
     const Kernel* take_rows;
     const Kernel* cast;
+    const Kernel* add_rms_norm_cast;
+    const Kernel* top_k;
+    const Kernel* router_topk;
+    const Kernel* moe_permute;
+    const Kernel* grouped_linear;
+    const Kernel* moe_unpermute;
     const SamplePasses* sample_passes;
     // What the machine could do, for comparison: bytes read, and float32 operations done.
     void (*read_bytes)(const char* address, int64_t num_bytes);

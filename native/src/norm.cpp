@@ -41,7 +41,25 @@ static void add_rms_norm_row(const Call& call, const Step&, int64_t row) {
     normalise(sum, vector_of<const float>(call.operands[2]), row_of<float>(call.operands[4], row), size, call.number);
 }
 
+// a, b, weight, sum, out, wide · size · eps: `out` is what add_rms_norm makes, `wide` the same before it is rounded
+static void add_rms_norm_cast_row(const Call& call, const Step& step, int64_t row) {
+    Call in_float = call;
+    in_float.operands[4] = call.operands[5];
+    add_rms_norm_row(in_float, step, row);
+    const float* wide = row_of<const float>(call.operands[5], row);
+    const int64_t size = call.integers[0];
+    for (int64_t i = 0; i < size; i += kBlock) {
+        const Block values = load_block(wide + i, size - i);
+        if (call.operands[4].dtype == DType::float32) {
+            store_block(row_of<float>(call.operands[4], row) + i, values, size - i);
+        } else {
+            store_block(row_of<BFloat16>(call.operands[4], row) + i, values, size - i);
+        }
+    }
+}
+
 const Kernel rms_norm = {count_row_items, run_row_item<rms_norm_row>};
 const Kernel add_rms_norm = {count_row_items, run_row_item<add_rms_norm_row>};
+const Kernel add_rms_norm_cast = {count_row_items, run_row_item<add_rms_norm_cast_row>};
 
 }  // namespace tv::TV_TARGET

@@ -26,6 +26,11 @@ static std::string refuse_head_dim(int64_t head_dim) {
     return "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim);
 }
 
+static std::string refuse_count(int64_t count, int64_t size, const char* what) {
+    if (count <= size) return "";
+    return std::to_string(count) + " of " + std::to_string(size) + " " + what + " cannot be chosen";
+}
+
 static std::string first_reason(std::initializer_list<std::string> reasons) {
     for (const std::string& reason : reasons) {
         if (!reason.empty()) return reason;
@@ -80,6 +85,23 @@ static const std::vector<Signature> kSignatures = {
      [](const Call& call) -> std::string {
          return call.operands[0].dtype != call.operands[1].dtype ? "" : "x and out have the same dtype";
      }},
+    {"add_rms_norm_cast", &KernelTable::add_rms_norm_cast, kEither,
+     {{"a", kFloat}, {"b", kFloat}, {"weight", kFloat}, {"sum", kFloat}, {"out", kStored}, {"wide", kFloat}},
+     {"size"}, {"eps"}},
+    {"top_k", &KernelTable::top_k, kEither, {{"logits", kFloat}, {"values", kFloat}, {"tokens", kInt}},
+     {"vocab", "count"}, {},
+     [](const Call& call) { return refuse_count(call.integers[1], call.integers[0], "logits"); }},
+    {"router_topk", &KernelTable::router_topk, kEither,
+     {{"logits", kFloat}, {"weights", kFloat}, {"experts", kInt}},
+     {"num_experts", "chosen", "is_sigmoid", "is_renormalised"}, {},
+     [](const Call& call) { return refuse_count(call.integers[1], call.integers[0], "experts"); }},
+    {"moe_permute", &KernelTable::moe_permute, kTokens,
+     {{"x", kFloat}, {"experts", kInt}, {"out", kFloat}, {"places", kInt}, {"ends", kInt}},
+     {"width", "chosen", "num_experts"}, {}},
+    {"grouped_linear", &KernelTable::grouped_linear, kTokens,
+     {{"x", kFloat}, {"weight", kStored}, {"ends", kInt}, {"out", kFloat}}, {"chosen", "in", "out", "num_experts"}, {}},
+    {"moe_unpermute", &KernelTable::moe_unpermute, kTokens,
+     {{"x", kFloat}, {"places", kInt}, {"weights", kFloat}, {"out", kFloat}}, {"width", "chosen"}, {}},
 };
 
 const Signature& signature_named(const std::string& kernel) {
@@ -150,7 +172,7 @@ Call checked_call(const Signature& signature, const std::string& extent, const s
     }
     for (size_t i = 0; i < integers.size(); ++i) {
         const std::string name = signature.integers[i];
-        const bool may_be_zero = name == "is_panels" || name == "rotary";
+        const bool may_be_zero = name.rfind("is_", 0) == 0 || name == "rotary";
         require(integers[i] >= (may_be_zero ? 0 : 1), signature,
                 name + " is " + std::to_string(integers[i]) + ", it must be positive");
         call.integers[i] = integers[i];

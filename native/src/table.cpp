@@ -6,7 +6,8 @@ namespace tv::TV_TARGET {
 
 const KernelTable kTable = {
     &embed,    &rms_norm,      &add,       &add_rms_norm, &linear,    &rope_angles, &rope,
-    &kv_store, &rope_kv_store, &attention, &silu_mul,     &take_rows, &cast,        &sample_passes,
+    &kv_store, &rope_kv_store, &attention, &silu_mul,     &take_rows, &cast,
+    &add_rms_norm_cast, &top_k, &router_topk, &moe_permute, &grouped_linear, &moe_unpermute, &sample_passes,
     read_bytes, multiply_add};
 
 }  // namespace tv::TV_TARGET

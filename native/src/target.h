@@ -32,7 +32,7 @@ void run_row_item(const Call& call, const Step& step, int64_t item) {
 }
 
 extern const Kernel embed, rms_norm, add, add_rms_norm, linear, rope_angles, rope, kv_store, rope_kv_store, attention,
-    silu_mul, take_rows, cast;
+    silu_mul, take_rows, cast, add_rms_norm_cast, top_k, router_topk, moe_permute, grouped_linear, moe_unpermute;
 extern const SamplePasses sample_passes;
 void read_bytes(const char* address, int64_t num_bytes);
 int64_t multiply_add(int64_t num_rounds);

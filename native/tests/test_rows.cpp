@@ -166,6 +166,16 @@ static void test_norms(const Setting& setting, int64_t rows, int64_t groups, int
                              return output == 3 ? added(r, c) : normalised(added, r, c);
                          },
                          sizes});
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        Matrix rounded(dtype, rows, size);
+        const double error = dtype == DType::float32 ? 1e-6 : 0x1p-8;  // a bfloat16 keeps eight bits
+        check_case(setting, {"add_rms_norm_cast", {&x, &other, &weight, &sum, &rounded, &out},
+                             {true, true, false, true, true, true}, {size}, {eps}, {3, 4, 5}, 1e-6, error,
+                             [&](int output, int64_t r, int64_t c) {
+                                 return output == 3 ? added(r, c) : normalised(added, r, c);
+                             },
+                             sizes});
+    }
 }
 
 static double silu(double x) { return x / (1.0 + std::exp(-x)); }

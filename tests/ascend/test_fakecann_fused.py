@@ -149,6 +149,27 @@ def fractal_weight() -> torch.Tensor:
     return weight
 
 
+EXPERTS = torch.tensor([[3, 0], [1, 3], [0, 1], [3, 1], [0, 3]], dtype=torch.int32)
+ORDER = EXPERTS.flatten().long().argsort(stable=True)
+PLACES = torch.empty(10, dtype=torch.int32).scatter_(0, ORDER, torch.arange(10, dtype=torch.int32))
+EXPERT_WEIGHTS = _random(4, 12, 7, seed=6)  # [experts, in, out]
+
+
+def routed() -> tuple[torch.Tensor, ...]:
+    return torch_npu.npu_moe_init_routing_v2(
+        X.npu(), EXPERTS.npu(), active_num=10, expert_num=4, expert_tokens_num_type=0, expert_tokens_num_flag=True,
+        quant_mode=-1, active_expert_range=[0, 4], row_idx_type=0,
+    )[:3]  # fmt: skip
+
+
+def grouped() -> torch.Tensor:
+    (y,) = torch_npu.npu_grouped_matmul(
+        [X.npu()], [EXPERT_WEIGHTS.npu()], group_list=torch.tensor([2, 2, 2, 5]).npu(), split_item=2, group_type=0,
+        group_list_type=0,
+    )  # fmt: skip
+    return y
+
+
 FUSED: dict[str, tuple[Callable[[], Result], Callable[[], Result]]] = {
     "aclnnNpuFormatCast": (fractal_weight, lambda: WEIGHT),
     "aclnnMatmulWeightNz": (
@@ -189,6 +210,14 @@ FUSED: dict[str, tuple[Callable[[], Result], Callable[[], Result]]] = {
             )
         )[:2],
         sigmoid_gate,
+    ),
+    "aclnnMoeInitRoutingV3": (routed, lambda: (X[ORDER // 2], PLACES, torch.tensor([3, 6, 6, 10]))),
+    "aclnnGroupedMatmulV5": (grouped, lambda: torch.cat([X[:2] @ EXPERT_WEIGHTS[0], X[2:] @ EXPERT_WEIGHTS[3]])),
+    "aclnnMoeTokenUnpermute": (
+        lambda: torch_npu.npu_moe_token_unpermute(
+            X[ORDER // 2].npu(), PLACES.npu(), probs=ROUTER[:5, :2].contiguous().npu()
+        ),
+        lambda: X * ROUTER[:5, :2].sum(1, keepdim=True),
     ),
 }
 

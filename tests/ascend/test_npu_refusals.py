@@ -73,7 +73,52 @@ def attention(num_heads: int, kv_heads: int, head_dim: int, q: DType = BF16, cac
     return call("attention", (queries, blocks(kv_heads, head_dim, cache), *BATCH), (queries,), scale=head_dim**-0.5)
 
 
+def router(num_experts: int, score: str, is_renormalised: int) -> Call:
+    outputs = (rows(2, "float32"), rows(2, "int32"))
+    attributes = {"chosen": 2, "score": score, "is_renormalised": is_renormalised}
+    return call("router_topk", (rows(num_experts, "float32"),), outputs, **attributes)
+
+
+def permute(num_experts: int, y: DType = BF16) -> Call:
+    pairs, ends = rows(2, "int32"), TensorSpec((num_experts,), "int32")
+    outputs = (TensorSpec(("tokens", 2, 64), y), pairs, ends)
+    return call("moe_permute", (rows(64), pairs), outputs, num_experts=num_experts)
+
+
+def grouped(num_experts: int, out: int, x: DType = BF16) -> Call:
+    ends, weights = TensorSpec((num_experts,), "int32"), TensorSpec((num_experts, out, 64), BF16)
+    made_rows = TensorSpec(("tokens", 2, out), x)
+    return call("grouped_linear", (TensorSpec(("tokens", 2, 64), x), weights, ends), (made_rows,))
+
+
+def unpermute(chosen: int, y: DType = BF16) -> Call:
+    pairs, shares = rows(chosen, "int32"), rows(chosen, "float32")
+    return call("moe_unpermute", (TensorSpec(("tokens", chosen, 64), BF16), pairs, shares), (rows(64, y),))
+
+
+def norm_cast(y: DType) -> Call:
+    wide = rows(64, "float32")
+    return call("add_rms_norm_cast", (rows(64), rows(64), weight(64)), (rows(64), rows(64, y), wide), epsilon=1e-6)
+
+
 REFUSED: Mapping[str, tuple[str, Call]] = {
+    "sigmoid scores are not renormalised, npu_moe_gating_top_k always divides them by their sum": (
+        "npu_moe_gating_top_k", router(8, "sigmoid", 0)
+    ),
+    "2 experts, npu_moe_gating_top_k takes 3 to 2048": ("npu_moe_gating_top_k", router(2, "softmax", 1)),
+    "2049 experts, npu_moe_gating_top_k takes 3 to 2048": ("npu_moe_gating_top_k", router(2049, "softmax", 1)),
+    "10241 experts, npu_moe_init_routing_v2 takes up to 10240": ("npu_moe_init_routing_v2", permute(10241)),
+    "x is bfloat16, y is float16: the operator takes one format": ("npu_moe_init_routing_v2", permute(8, "float16")),
+    "1025 experts, npu_grouped_matmul takes up to 1024 groups": ("npu_grouped_matmul", grouped(1025, 32)),
+    "weights are 65536 by 64, npu_grouped_matmul takes axes below 65536": ("npu_grouped_matmul", grouped(8, 65536)),
+    "x is float32, weight is bfloat16, y is float32: the operator takes one format": (
+        "npu_grouped_matmul", grouped(8, 32, "float32")
+    ),
+    "513 experts are chosen, npu_moe_token_unpermute takes up to 512": ("npu_moe_token_unpermute", unpermute(513)),
+    "y is float64, the operator takes float16, bfloat16, float32": ("npu_moe_token_unpermute", unpermute(2, "float64")),
+    "a is bfloat16, b is bfloat16, sum is bfloat16, y is float16: the operator takes one format": (
+        "npu_rms_norm", norm_cast("float16")
+    ),
     "x is 96 wide, not a multiple of the weight's 64": ("npu_rms_norm", rms_norm(rows(96), weight(64))),
     "weight is bfloat16, npu_rms_norm takes float32 or the format of x, float32": (
         "npu_rms_norm", rms_norm(rows(64, "float32"), weight(64, BF16))
@@ -140,6 +185,12 @@ REFUSED: Mapping[str, tuple[str, Call]] = {
 
 # The nearest that is taken, for each limit above.
 TAKEN: Mapping[str, tuple[str, Call]] = {
+    "3 experts": ("npu_moe_gating_top_k", router(3, "softmax", 0)),
+    "2048 experts by their sigmoid": ("npu_moe_gating_top_k", router(2048, "sigmoid", 1)),
+    "10240 experts": ("npu_moe_init_routing_v2", permute(10240)),
+    "1024 groups": ("npu_grouped_matmul", grouped(1024, 32)),
+    "weights of 65535": ("npu_grouped_matmul", grouped(8, 65535)),
+    "512 choices": ("npu_moe_token_unpermute", unpermute(512)),
     "norm of groups": ("npu_rms_norm", rms_norm(rows(192), weight(64))),
     "norm with a half precision weight": ("npu_rms_norm", rms_norm(rows(64), weight(64, BF16))),
     "norm in float32": ("npu_rms_norm", rms_norm(rows(64, "float32"), weight(64))),

@@ -93,7 +93,29 @@ def instead(**changes: object) -> Callable[[Any], Any]:
     return lambda real: lambda **given: real(**given | changes)
 
 
+def next_first(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    first, rest = tensor.split([1, tensor.shape[dim] - 1], dim=dim)
+    return torch.cat([rest, first], dim=dim)
+
+
+def rolled(name: str) -> Callable[[Any], Any]:
+    """The operator called with one argument's elements moved on by one: experts, or choices."""
+
+    def plant(real: Any) -> Any:
+        def call(**given: Any) -> Any:
+            value = given[name]
+            moved = [next_first(each, 0) for each in value] if isinstance(value, list) else next_first(value, 1)
+            return real(**given | {name: moved})
+
+        return call
+
+    return plant
+
+
 PLANTED = {
+    "softmax for sigmoid": ("router_topk", "npu_moe_gating_top_k", instead(norm_type=0)),
+    "rows of the next expert": ("grouped_linear", "npu_grouped_matmul", rolled("weight")),
+    "weights of the other choice": ("moe_unpermute", "npu_moe_token_unpermute", rolled("probs")),
     "the default scale of 1.0": ("attention", "npu_fused_infer_attention_score", without("scale")),
     "no mask": ("attention", "npu_fused_infer_attention_score", instead(atten_mask=None, sparse_mode=0)),
     "dims paired with their neighbours": ("rope", "npu_rotary_mul", instead(rotary_mode="interleave")),

@@ -102,9 +102,11 @@ class Tolerance:
     HALF: ClassVar[float] = 2.0**-6
 
     def allows(self, reference: Array, activations: DType) -> Array:
-        """The largest error allowed at each element of `reference`, for activations in that format."""
+        """The largest error allowed at each element of `reference`, for activations in that format. Nothing is relative
+        to an infinity or a NaN: they are to be met."""
         half = self.HALF if activations == "bfloat16" else 0.0
-        allowed: Array = self.absolute + half + (self.relative + half) * np.abs(reference)
+        size = np.where(np.isfinite(reference), np.abs(reference), 0.0)
+        allowed: Array = self.absolute + half + (self.relative + half) * size
         return allowed
 
 

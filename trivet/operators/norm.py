@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from trivet.base.dtypes import Array
-from trivet.operators.contract import Argument, Call, Operator, Sample, Tolerance, register
+from trivet.operators.contract import FLOATS, Argument, Call, Operator, Sample, Tolerance, register
 from trivet.operators.cpu import implement_kernel
 from trivet.operators.samples import ROWS, WIDTHS, normal, spec
 
@@ -32,6 +32,11 @@ def _add_rms_norm(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
     return [a + b, _normalise(a + b, weight, call.number("epsilon"))]
 
 
+def _add_rms_norm_cast(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
+    total, y = _add_rms_norm(call, inputs)
+    return [total, y, y]
+
+
 def _rms_norm_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for num_tokens, size in zip(ROWS * 2, (*WIDTHS, 576, 16, 64), strict=True):
         for num_groups in (1, 3):
@@ -47,6 +52,16 @@ def _add_rms_norm_samples(rng: np.random.Generator) -> Iterator[Sample]:
         call = Call("add_rms_norm", (x, x, spec((size,), "float32")), (x, x), {"epsilon": 1e-6})
         a, b = normal(rng, (num_tokens, size), "float32"), normal(rng, (num_tokens, size), "float32")
         yield Sample(call, (a, b, normal(rng, (size,), "float32")), {"tokens": num_tokens})
+
+
+def _add_rms_norm_cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for num_tokens, size in zip((*ROWS, 5), WIDTHS, strict=True):
+        for dtype in FLOATS:
+            x = spec(("tokens", size), "float32")
+            outputs = (x, spec(("tokens", size), dtype), x)
+            call = Call("add_rms_norm_cast", (x, x, spec((size,), "float32")), outputs, {"epsilon": 1e-6})
+            a, b = normal(rng, (num_tokens, size), "float32"), normal(rng, (num_tokens, size), "float32")
+            yield Sample(call, (a, b, normal(rng, (size,), "float32")), {"tokens": num_tokens})
 
 
 def _flops(call: Call, sizes: Mapping[str, int]) -> int:
@@ -101,6 +116,27 @@ register(
         flops=_flops,
     )
 )
+register(
+    Operator(
+        name="add_rms_norm_cast",
+        summary="as add_rms_norm, and y once more in float32 before it is rounded: what a router of experts reads",
+        inputs=(
+            Argument("a", ("tokens", "width")),
+            Argument("b", ("tokens", "width")),
+            Argument("weight", ("width",), ("float32",)),
+        ),
+        outputs=(
+            Argument("sum", ("tokens", "width")),
+            Argument("y", ("tokens", "width")),
+            Argument("wide", ("tokens", "width"), ("float32",)),
+        ),
+        attributes=("epsilon",),
+        reference=_add_rms_norm_cast,
+        samples=_add_rms_norm_cast_samples,
+        tolerance=_TOLERANCE,
+        flops=_flops,
+    )
+)
 
 implement_kernel(
     "rms_norm",
@@ -112,6 +148,12 @@ implement_kernel(
 implement_kernel(
     "add_rms_norm",
     ("a", "b", "weight", "sum", "y"),
+    integers=lambda call, sizes: (_size(call),),
+    numbers=lambda call: (call.number("epsilon"),),
+)
+implement_kernel(
+    "add_rms_norm_cast",
+    ("a", "b", "weight", "sum", "y", "wide"),
     integers=lambda call, sizes: (_size(call),),
     numbers=lambda call: (call.number("epsilon"),),
 )

@@ -20,7 +20,12 @@ _OUTPUT_ORDER = np.argsort(_PAIR_ORDER)
 
 
 def pack_panels(matrix: Array) -> Array:
-    """[out, in] in the storage of bfloat16 (uint16) or float32 → [ceil(out / 32), in, 32], contiguous."""
+    """[out, in] in the storage of bfloat16 (uint16) or float32 → [ceil(out / 32), in, 32], contiguous.
+
+    A stack of matrices [experts, out, in] becomes a stack of panels.
+    """
+    if matrix.ndim == 3:
+        return np.stack([pack_panels(each) for each in matrix])
     outputs, inputs = matrix.shape
     num_panels = -(-outputs // PANEL_OUTPUTS)
     padded = matrix

@@ -99,6 +99,10 @@ std::vector<at::Tensor> aclOpExecutor::tensors(const aclTensorList* handle, cons
   return views;
 }
 
+std::vector<at::Tensor> aclOpExecutor::optional_tensors(const aclTensorList* handle, const char* argument) {
+  return handle ? tensors(handle, argument) : std::vector<at::Tensor>();
+}
+
 at::Scalar aclOpExecutor::scalar(const aclScalar* handle, const char* argument) const {
   if (!handle) throw std::runtime_error(std::string(argument) + " is missing");
   return handle->value;

@@ -45,6 +45,7 @@ struct aclOpExecutor {
   at::Tensor optional_tensor(const aclTensor* handle, const char* argument);  // null: undefined
   Laid laid(const aclTensor* handle, const char* argument);                   // plain or fractal
   std::vector<at::Tensor> tensors(const aclTensorList* handle, const char* argument);
+  std::vector<at::Tensor> optional_tensors(const aclTensorList* handle, const char* argument);  // empty where absent
   at::Scalar scalar(const aclScalar* handle, const char* argument) const;
   std::vector<int64_t> integers(const aclIntArray* handle, const char* argument) const;
   std::optional<std::vector<int64_t>> optional_integers(const aclIntArray* handle) const;

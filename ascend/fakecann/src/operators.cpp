@@ -111,7 +111,9 @@ std::tuple<Tensor, Tensor> gated(const Tensor& x, const Tensor& bias, int64_t k,
                                  double eps) {
   TORCH_CHECK(norm_type == 0 || norm_type == 1, "norm_type ", norm_type, " is not emulated");
   Tensor scores = norm_type == 1 ? at::sigmoid(f32(x)) : at::softmax(f32(x), -1);
-  Tensor chosen = std::get<1>(at::topk(bias.defined() ? scores + f32(bias) : scores, k));
+  // The page's own definition sorts stably: of equal scores the lower expert is first.
+  Tensor order = std::get<1>(at::sort(bias.defined() ? scores + f32(bias) : scores, true, -1, true));
+  Tensor chosen = order.narrow(-1, 0, k);
   Tensor best = scores.gather(-1, chosen);
   return {(norm_type == 1 ? best / (best.sum({-1}, true) + eps) : best) * factor, chosen};
 }

@@ -55,5 +55,27 @@ void attention(const Attention& call);
 std::tuple<Tensor, Tensor> gated_by_softmax(const Tensor& x, int64_t k, bool renormalize);
 std::tuple<Tensor, Tensor> gated(const Tensor& x, const Tensor& bias, int64_t k, int64_t norm_type, double factor,
                                  double eps);
+// Rows in the order of their experts: x: [tokens, width]; experts: [tokens, k]; expanded: [tokens·k, width]; places:
+// [tokens·k]; ends: [num_experts]
+struct Routing {
+  Tensor x, experts;
+  int64_t active_num, num_experts, drop_pad_mode, count_kind;
+  bool has_counts;
+  int64_t quant_mode;
+  Integers range;
+  int64_t row_kind;
+  Tensor expanded, places, ends;
+};
+void route(const Routing& call);
+// x: [rows, in]; weight: [groups, in, out]; ends: [groups]; y: [rows, out]
+struct GroupedProduct {
+  std::vector<Tensor> x, weight;
+  Tensor ends;
+  int64_t split_item, group_type, group_list_type, act_type;
+  std::vector<Tensor> y;
+};
+void grouped_product(const GroupedProduct& call);
+// rows: [tokens·k, width]; places: [tokens·k]; weights: [tokens, k]; y: [tokens, width]
+void gather_weighted(const Tensor& rows, const Tensor& places, const Tensor& weights, const Tensor& y);
 // Where each choice stands when the choices of all rows are laid out by rank: [rows, k] int32
 Tensor gated_rows(const Tensor& experts);

@@ -7,6 +7,6 @@ those of their published pages (op-plugin, docs/zh/custom_APIs/torch_npu, August
 not take is refused here first, in a sentence.
 """
 
-from trivet.operators.npu import attention, kv_store, linear, norm, plain, pointwise, rope
+from trivet.operators.npu import attention, experts, kv_store, linear, norm, plain, pointwise, rope
 
-__all__ = ["attention", "kv_store", "linear", "norm", "plain", "pointwise", "rope"]
+__all__ = ["attention", "experts", "kv_store", "linear", "norm", "plain", "pointwise", "rope"]

@@ -7,7 +7,7 @@ names the variant of every node.
 from __future__ import annotations
 
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
-from trivet.operators.npu import attention, kv_store, linear, norm, pointwise, rope  # noqa: F401  registered before
+from trivet.operators.npu import attention, experts, kv_store, linear, norm, pointwise, rope  # noqa: F401  registered before
 from trivet.operators.npu.call import implement_on_npu
 
 for _name in OPERATORS:

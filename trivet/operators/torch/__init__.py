@@ -4,6 +4,6 @@ Imported only when a torch device is asked for; the core never needs PyTorch. Im
 implementations. Weights lie in rows, caches in blocks.
 """
 
-from trivet.operators.torch import attention, linear, norm, pointwise, rope
+from trivet.operators.torch import attention, linear, moe, norm, pointwise, rope, top
 
-__all__ = ["attention", "linear", "norm", "pointwise", "rope"]
+__all__ = ["attention", "linear", "moe", "norm", "pointwise", "rope", "top"]

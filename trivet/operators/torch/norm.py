@@ -39,6 +39,18 @@ def _add_rms_norm(call: Call, sizes: Mapping[str, int]) -> Run:
     return run
 
 
+def _add_rms_norm_cast(call: Call, sizes: Mapping[str, int]) -> Run:
+    epsilon, sum_dtype, dtype = call.number("epsilon"), _dtype(call, 0), _dtype(call, 1)
+
+    def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+        a, b, weight = given(inputs, 0, 1, 2)
+        total = a.float() + b.float()
+        wide = rms_norm(total, weight, epsilon, torch.float32)
+        return [total.to(sum_dtype), wide.to(dtype), wide]
+
+    return run
+
+
 def _dtype(call: Call, output: int) -> torch.dtype:
     dtype = call.outputs[output].dtype
     assert dtype is not None
@@ -47,3 +59,4 @@ def _dtype(call: Call, output: int) -> torch.dtype:
 
 implement_in_torch("rms_norm", _rms_norm)
 implement_in_torch("add_rms_norm", _add_rms_norm)
+implement_in_torch("add_rms_norm_cast", _add_rms_norm_cast)
