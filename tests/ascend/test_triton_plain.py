@@ -25,6 +25,7 @@ from trivet.base.errors import ConfigError
 from trivet.operators.contract import operator_named
 from trivet.operators.torch.sample import on_torch
 from trivet.operators.triton.families import KERNELS
+from trivet.operators.triton.routine import ROUTINES
 from trivet.operators.triton.run import register, soc_of
 from trivet.operators.triton.tiles import Soc
 from trivet.operators.verify import verify
@@ -33,7 +34,7 @@ _NAMES = {found.metadata["Name"].lower() for found in importlib.metadata.distrib
 _IS_ASCEND = bool(_NAMES & {"triton-ascend", "triton_ascend"})
 _IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _FEW = Soc("few", "GPU", 2, 3)  # fewer programs than rows, so that each takes several
-_OPERATORS = [kernel.operator for kernel in KERNELS]
+_OPERATORS = [each.operator for each in (*KERNELS, *ROUTINES)]
 
 pytestmark = pytest.mark.skipif(_IS_ASCEND, reason="this environment's Triton is triton-ascend")
 

@@ -32,7 +32,7 @@ def list_operators() -> None:
         devices = [f"{device}: {', '.join(each.variant for each in found)}"
                    for (owner, device), found in IMPLEMENTATIONS.items() if owner == name]  # fmt: skip
         implemented = "; ".join(devices) or ("view, moves no byte" if operator.is_view else "nobody")
-        click.echo(f"{name:<14} {implemented:<20} {operator.summary}")
+        click.echo(f"{name:<17} {implemented:<20} {operator.summary}")
 
 
 _DEVICE = click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
@@ -40,14 +40,15 @@ _DEVICE = click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), d
 
 
 @operators.command()
-@_DEVICE
+@click.option("--device", type=click.Choice(["cpu", "torch", "npu", "triton"]), default="cpu", show_default=True,
+              help="Whose implementations; triton: our own kernels, on a GPU or an NPU")  # fmt: skip
 @click.option("--target", help="Kernel target of the CPU  [default: all that this one supports]")
-def verify(device: DeviceName, target: str | None) -> None:
+def verify(device: str, target: str | None) -> None:
     """Compare every implementation with its operator's reference; memory-bound operators first."""
     from trivet._native import targets
     from trivet.base.errors import TrivetError
-    from trivet.framework.graph.binding import BINDINGS
-    from trivet.operators import OPERATORS
+    from trivet.framework.graph.binding import SAMPLE_RUNS
+    from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
     from trivet.operators.verify import memory_bound_first
     from trivet.operators.verify import verify as verify_operator
 
@@ -57,14 +58,14 @@ def verify(device: DeviceName, target: str | None) -> None:
     rows: list[tuple[str, str | None, DType]] = [(device, None, "float32"), (device, None, "bfloat16")]
     if device == "cpu":
         rows = [(each, each, "float32") for each in ((target,) if target else targets())]
-    all_passed = True
-    click.echo(f"{'operator':<14} {'on':<8} {'rows':<9} {'samples':>7}  worst error, as a share of what is tolerated")
-    for name in memory_bound_first(OPERATORS):
-        for on, kernels, activations in rows:
-            verdict = verify_operator(OPERATORS[name], BINDINGS[device].run_samples(kernels), activations)
+    all_passed, runs = True, [SAMPLE_RUNS[device](kernels) for _, kernels, _ in rows]
+    click.echo(f"{'operator':<17} {'on':<8} {'rows':<9} {'samples':>7}  worst error, as a share of what is tolerated")
+    for name in memory_bound_first(name for name in OPERATORS if (name, device) in IMPLEMENTATIONS):
+        for (on, _, activations), run in zip(rows, runs, strict=True):
+            verdict = verify_operator(OPERATORS[name], run, activations)
             all_passed &= verdict.passed
             outcome = f"{verdict.worst:6.1%}" if verdict.passed else f"FAILED: {verdict.failure}"
-            click.echo(f"{name:<14} {on:<8} {activations:<9} {verdict.num_samples:>7}  {outcome}")
+            click.echo(f"{name:<17} {on:<8} {activations:<9} {verdict.num_samples:>7}  {outcome}")
     if not all_passed:
         raise click.exceptions.Exit(_EXIT_OPERATORS)
 

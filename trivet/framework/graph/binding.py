@@ -6,8 +6,10 @@ PyTorch is imported inside the rows that need it: it is an extra, and the CPU's 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from trivet._native import Team, targets
 from trivet.base.dtypes import Array
@@ -106,6 +108,46 @@ def _npu_free_bytes() -> int:
     return int(free)
 
 
+def _triton_samples(cpu_target: str | None) -> Run:
+    device = _triton_device()
+    from trivet.operators.torch.sample import on_torch
+
+    return on_torch(device, "triton")
+
+
+@cache
+def _triton_device() -> str:
+    """The torch device that runs our Triton kernels, which are registered for it once."""
+    _require_torch()
+    if importlib.util.find_spec("triton") is None:
+        raise ResourceError(
+            "device triton: Triton is not installed", "pip install triton, or triton-ascend on a host with an NPU"
+        )
+    import torch
+
+    if torch.cuda.is_available():
+        device = "cuda"
+    elif _sees_npu():
+        device = "npu:0"
+    else:
+        raise ResourceError(
+            "device triton: neither a GPU nor an NPU is seen, and its kernels run on one of them",
+            "trivet operators verify --device torch",
+        )
+    from trivet.operators.triton.run import register, soc_of
+
+    register("triton", soc_of(torch.device(device)))
+    return device
+
+
+def _sees_npu() -> bool:
+    try:
+        _require_npu()
+    except ResourceError:
+        return False
+    return True
+
+
 def _npu_steps(graph: Graph) -> Iterable[str]:
     _require_npu()
     import torch
@@ -158,4 +200,10 @@ BINDINGS: dict[DeviceName, Binding] = {
         free_bytes=_npu_free_bytes,
         explain_steps=_npu_steps,
     ),
+}
+
+# Who can run a contract's samples: every device that binds a graph, and our Triton kernels, which no plan chooses yet.
+SAMPLE_RUNS: dict[str, Callable[[str | None], Run]] = {
+    **{device: binding.run_samples for device, binding in BINDINGS.items()},
+    "triton": _triton_samples,
 }

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from trivet.operators.contract import Call, Implementation, TensorSpec, implement, operator_named
+from trivet.operators.contract import Call, Implementation, Operator, TensorSpec, implement, operator_named
 from trivet.operators.torch.call import DTYPES, Lower, Run, refuse_layouts
 from trivet.operators.torch.lengths import StepLengths
 from trivet.operators.triton.families import KERNELS
 from trivet.operators.triton.launch import Argument, Kernel, Launch, Size, Stride
+from trivet.operators.triton.routine import ROUTINES, Routine
 from trivet.operators.triton.tiles import Soc, soc_named
 
 
@@ -21,6 +22,8 @@ def register(device: str, soc: Soc) -> None:
     """Let every Triton kernel implement its operator on `device`, after what is registered there already."""
     for kernel in KERNELS:
         implement(Implementation(kernel.operator, device, "triton", _refuse(kernel), _lower(kernel, soc)))
+    for routine in ROUTINES:
+        implement(Implementation(routine.operator, device, "triton", _refuse(routine), _lower_routine(routine, soc)))
 
 
 def soc_of(device: torch.device) -> Soc:
@@ -50,7 +53,7 @@ def _value(argument: Argument, operands: Mapping[str, torch.Tensor]) -> torch.Te
     return argument
 
 
-def _refuse(kernel: Kernel) -> Callable[[Call], str | None]:
+def _refuse(kernel: Kernel | Routine) -> Callable[[Call], str | None]:
     return lambda call: refuse_layouts(call) or _refuse_dtypes(call) or kernel.refuse(call)
 
 
@@ -63,25 +66,54 @@ def _refuse_dtypes(call: Call) -> str | None:
 
 def _lower(kernel: Kernel, soc: Soc) -> Lower:
     contract = operator_named(kernel.operator)
-    names = [argument.name for argument in contract.inputs]
 
     def lower(call: Call, sizes: Mapping[str, int]) -> Run:
         bound = kernel.launch(call, sizes, soc)
 
         def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
-            operands = {name: tensor for name, tensor in zip(names, inputs, strict=True) if tensor is not None}
-            outputs = []
-            for argument, spec in zip(contract.outputs, call.outputs, strict=False):
-                updated = contract.updates.get(argument.name)
-                output = operands[updated] if updated is not None else _empty(spec, call, inputs)
-                operands[argument.name] = output
-                outputs.append(output)
+            operands, outputs = _operands(contract, call, inputs)
             launch(bound, operands)
             return outputs
 
         return run
 
     return lower
+
+
+def _lower_routine(routine: Routine, soc: Soc) -> Lower:
+    contract = operator_named(routine.operator)
+
+    def lower(call: Call, sizes: Mapping[str, int]) -> Run:
+        launches = routine.launches(call, soc)
+
+        def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
+            operands, outputs = _operands(contract, call, inputs)
+            first = outputs[0]
+            for name in routine.pairs:
+                operands[name] = operands[name].flatten(0, 1)
+            for name, (shape, dtype) in routine.scratch(call, len(first)).items():
+                operands[name] = torch.empty(shape, dtype=DTYPES[dtype], device=first.device)
+            for each in launches:
+                launch(each, operands)
+            return outputs
+
+        return run
+
+    return lower
+
+
+def _operands(
+    contract: Operator, call: Call, inputs: Sequence[torch.Tensor | None]
+) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """Every argument by name, with room for what is made; the outputs in the contract's order."""
+    names = [argument.name for argument in contract.inputs]
+    operands = {name: tensor for name, tensor in zip(names, inputs, strict=True) if tensor is not None}
+    outputs = []
+    for argument, spec in zip(contract.outputs, call.outputs, strict=False):
+        updated = contract.updates.get(argument.name)
+        operands[argument.name] = operands[updated] if updated is not None else _empty(spec, call, inputs)
+        outputs.append(operands[argument.name])
+    return operands, outputs
 
 
 def _empty(spec: TensorSpec, call: Call, inputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
