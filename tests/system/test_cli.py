@@ -266,3 +266,26 @@ def test_the_demo_climbs_serves_asks_and_answers(cache: Path) -> None:
 
     assert done.returncode == 0
     assert "answered   The capital of France is Paris." in done.stdout
+
+
+def test_accuracy_compares_with_another_package_and_says_how_far_both_continue_alike(cache: Path) -> None:
+    done = trivet(["accuracy", LLAMA, "--against", "package", "--tokens", "5,7,11", "--greedy", "4"], cache)
+
+    assert done.returncode == 0
+    assert "bfloat16 on cpu against its own format on cpu, 3 tokens" == done.stdout.splitlines()[0]
+    assert "4 of 4 tokens after the text are the same" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--against", "peer"], "--against peer: no such reference"),
+        (["--tokens", "1,x"], "--tokens: 'x' is no token id, wanted numbers from 0 to 511"),
+        (["--tokens", "1", "--greedy", "100000"], "--tokens: 1 are given"),
+    ],
+)
+def test_accuracy_refuses_what_it_cannot_compare(arguments: list[str], sentence: str, cache: Path) -> None:
+    done = trivet(["accuracy", LLAMA, *arguments], cache)
+
+    assert done.returncode == 1
+    assert sentence in done.stderr

@@ -1,4 +1,4 @@
-"""`trivet accuracy`: how far a device and a format are from float32 on the CPU, and from which layer on."""
+"""`trivet accuracy`: how far a device and a format are from a reference, and from which layer on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
-    from trivet.framework.engine.accuracy import Agreement
+    from trivet.framework.engine.accuracy import Agreement, Published, Side
     from trivet.framework.graph.passes import DeviceName
 
 _TEXT = (
@@ -25,14 +25,19 @@ _DTYPES = click.Choice(["bfloat16", "float32"])
 @click.argument("model")
 @click.option("--device", type=_DEVICES, default="cpu", show_default=True, help="What is judged")
 @click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="In which format")
-@click.option("--against", type=_DEVICES, default="cpu", show_default=True, help="The reference's device")
-@click.option("--against-dtype", type=_DTYPES, default="float32", show_default=True, help="The reference's format")
+@click.option("--against", metavar="REFERENCE", default="cpu", show_default=True,
+              help="A device; hf: transformers in float32; package[:PATH]: a package as it is")  # fmt: skip
+@click.option("--against-dtype", type=_DTYPES, default="float32", show_default=True,
+              help="The format of a reference that is a device")  # fmt: skip
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A text to compare on  [default: a paragraph of several kinds]")  # fmt: skip
+@click.option("--tokens", metavar="IDS", help="Token ids to compare on, separated by commas, instead of a text")
+@click.option("--greedy", type=click.IntRange(0), default=16, show_default=True,
+              help="Tokens by which both continue, to see where they part")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON")
 def accuracy(
-    model: str, device: DeviceName, dtype: DType, against: DeviceName, against_dtype: DType, text: Path | None,
-    as_json: bool,
+    model: str, device: DeviceName, dtype: DType, against: str, against_dtype: DType, text: Path | None,
+    tokens: str | None, greedy: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare MODEL on a device and in a format with a reference: logits, choices, and the drift layer by layer."""
     import msgspec
@@ -45,16 +50,50 @@ def accuracy(
     from trivet.framework.model.tokenizer import Tokenizer
 
     settings = read_settings()
-    subject, reference = Side(device, dtype), Side(against, against_dtype)
+    subject, reference = Side(device, dtype), _reference(against, against_dtype)
     package = open_model(model, device=device, dtype=dtype, settings=settings)
-    content = _TEXT if text is None else text.read_text()
-    tokens = Tokenizer(package.tokenizer).encode(content, add_special=True)[: package.config.max_context]
-    found = measure(model, tokens, subject, reference, open_device("cpu", read_facts()).cpus, settings)
+    most = package.config.max_context - greedy
+    if tokens is None:
+        content = _TEXT if text is None else text.read_text()
+        ids = Tokenizer(package.tokenizer).encode(content, add_special=True)[:most]
+    else:
+        ids = _token_ids(tokens, package.config.vocab_size, most)
+    found = measure(model, ids, subject, reference, open_device("cpu", read_facts()).cpus, settings, greedy)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         return
     click.echo(f"{subject} against {reference}, {found.num_tokens} tokens")
     _print(found)
+
+
+def _reference(against: str, dtype: DType) -> Side | Published:
+    from typing import cast
+
+    from trivet.base.errors import ConfigError
+    from trivet.framework.engine.accuracy import Published, Side
+
+    kind, _, path = against.partition(":")
+    if against == "hf":
+        return Published()
+    if kind == "package":
+        return Side("cpu", None, path or None)
+    if against in _DEVICES.choices:
+        return Side(cast("DeviceName", against), dtype)
+    raise ConfigError(
+        f"--against {against}: no such reference", f"one of: {', '.join(_DEVICES.choices)}, hf, package[:PATH]"
+    )
+
+
+def _token_ids(text: str, vocab_size: int, most: int) -> list[int]:
+    from trivet.base.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",")]
+    wrong = next((part for part in parts if not part.isdecimal() or int(part) >= vocab_size), None)
+    if wrong is not None:
+        raise ConfigError(f"--tokens: {wrong!r} is no token id, wanted numbers from 0 to {vocab_size - 1}")
+    if len(parts) > most:
+        raise ConfigError(f"--tokens: {len(parts)} are given, {most} leave room for --greedy", "give fewer of either")
+    return [int(part) for part in parts]
 
 
 def _print(found: Agreement) -> None:
@@ -64,6 +103,9 @@ def _print(found: Agreement) -> None:
     if found.first_difference is not None:
         click.echo(f"              differs first at position {found.first_difference}, where the reference's first two"
                    f" are {found.margin_there:.2g} apart")  # fmt: skip
+    if found.greedy_tokens:
+        click.echo(f"  greedy      {found.greedy_agreed} of {found.greedy_tokens} tokens after the text are the same,"
+                   " from the first on")  # fmt: skip
     most = max(*found.layers, 1e-30)
     click.echo("  drift       error of each layer's input, as a share of its size")
     for layer, error in enumerate(found.layers):
