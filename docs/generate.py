@@ -101,6 +101,7 @@ def _operator(operator: Operator) -> list[str]:
         *([f"- Attributes: {', '.join(f'`{each}`' for each in operator.attributes)}"] if operator.attributes else []),
         *(f"- `{made}` continues the storage of `{source}`" for made, source in operator.updates.items()),
         f"- Tolerance: absolute {tolerance.absolute:g}, relative {tolerance.relative:g}; {tolerance.reason}",
+        f"- Promise: {operator.promise}",
         f"- Implementations: {', '.join(found) or 'none needed, it is a view'}",
         "",
     ]

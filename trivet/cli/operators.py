@@ -24,15 +24,25 @@ def operators() -> None:
 
 @operators.command(name="list")
 def list_operators() -> None:
-    """Every operator, who implements it, and what it computes."""
-    from trivet.operators import OPERATORS
-    from trivet.operators.contract import IMPLEMENTATIONS
+    """Every operator, who implements it on the devices that this host has, and what it computes."""
+    from contextlib import suppress
 
+    from trivet.base.errors import ResourceError
+    from trivet.framework.graph.binding import SAMPLE_RUNS
+    from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS
+
+    for open_device in SAMPLE_RUNS.values():
+        with suppress(ResourceError):  # a device that is not here implements nothing here
+            open_device(None)
+    rows = []
     for name, operator in sorted(OPERATORS.items()):
         devices = [f"{device}: {', '.join(each.variant for each in found)}"
                    for (owner, device), found in IMPLEMENTATIONS.items() if owner == name]  # fmt: skip
         implemented = "; ".join(devices) or ("view, moves no byte" if operator.is_view else "nobody")
-        click.echo(f"{name:<17} {implemented:<20} {operator.summary}")
+        rows.append((name, implemented, operator.summary))
+    width = max(len(implemented) for _, implemented, _ in rows)
+    for name, implemented, summary in rows:
+        click.echo(f"{name:<17} {implemented:<{width}} {summary}")
 
 
 _DEVICE = click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,

@@ -185,6 +185,7 @@ register(
         tolerance=Tolerance(0.0, 0.0, "rows are copied"),
         flops=lambda call, sizes: 0,
         infer=_infer_experts,
+        promise="places follow from the choices alone, on every device; a row is its token's, bit for bit",
     )
 )
 register(
