@@ -12,7 +12,7 @@ from tests.unit.sampler_reference import Draw, adjusted, choose_one, kept, log_s
 from tests.unit.sampler_reference import uniform as numpy_uniform
 from trivet._native import Sampler, Team, targets, uniform
 from trivet.framework.engine.params import SamplingParams
-from trivet.framework.engine.sampler import to_draw
+from trivet.framework.engine.sampler import choose, to_draw
 
 EOS = frozenset({0})
 GREEDY = SamplingParams(temperature=0)
@@ -30,6 +30,12 @@ seeds = st.integers(-(2**63), 2**63 - 1)
 
 def test_greedy_takes_the_largest_and_of_equals_the_lowest_id():
     assert [2, 0] == [token([0, 1, 3, 3], GREEDY), token([2, 2, 2, 2], GREEDY)]
+
+
+def test_a_step_that_ends_no_prompt_asks_for_no_token_however_its_logits_lie():
+    no_rows = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (0, 8), (0, 0))  # as PyTorch's are
+
+    assert [] == choose(Sampler(Team([None]), 8, targets()[0]), no_rows, [])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

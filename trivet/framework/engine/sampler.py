@@ -53,6 +53,8 @@ def choose(sampler: Sampler, logits: Array, sequences: Iterable[Sequence]) -> li
     """The next token of each sequence from its row of `logits` [rows, vocab] float32; None for a row that has NaN,
     +inf or nothing finite. Ties go to the lowest id."""
     rows = [(sequence.draw, *sequence.tokens.buffer_info()) for sequence in sequences]
+    if not rows:  # logits of no rows may have any strides, and PyTorch's have none
+        return []
     return [to_choice(chosen) for chosen in sampler.choose(logits, rows)]
 
 
