@@ -49,7 +49,7 @@ def test_the_report_has_every_phase_in_order_and_what_held_it_up(package: Packag
     done = trivet("load", package.path, "--json", settings=settings)
     report = json.loads(done.stdout)
 
-    assert ["facts", "open", "read", "bind", "warm-up"] == list(report["phases"])
+    assert ["facts", "open", "read", "tokenizer", "bind", "warm-up"] == list(report["phases"])
     assert sum(stored.bytes for stored in package.stored.values()) == report["read"]["verified"]
     assert report["total_s"] == pytest.approx(sum(report["phases"].values()))
     assert {"what", "help"} == report["bottleneck"].keys()
@@ -68,6 +68,24 @@ def test_a_stock_checkpoint_is_read_as_it_is_stored(settings: Settings) -> None:
 
     assert 0 == report["read"]["verified"]
     assert ["facts", "open", "read"] == list(report["phases"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.gguf", "is not a folder of safetensors files"),
+        ("absent", "does not exist"),
+        ("empty", "has 0 safetensors"),
+    ],
+)
+def test_what_is_no_published_folder_is_refused(tmp_path: Path, settings: Settings, name: str, message: str) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "empty").mkdir()
+    done = trivet("load", tmp_path / name, "--as-stored", settings=settings)
+
+    assert 1 == done.returncode
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_staged_way_says_what_copies_took(package: Package, settings: Settings) -> None:

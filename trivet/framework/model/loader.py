@@ -130,12 +130,14 @@ def load(
     layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
     num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)  # before the weights take theirs
     options = ReadOptions(len(placed.cpus), engine, verify)
-    # Files are read without the GIL, which the tokenizer's parser holds: neither waits for the other.
-    with times.phase("read"), ThreadPoolExecutor(1) as beside:
-        reading = beside.submit(read_package, package.path, package.stored, options, placed.numa_node)
-        tokenizer = Tokenizer(package.tokenizer)
-        template = ChatTemplate(package.tokenizer)
-        weights = reading.result()
+    # Files are read without the GIL, which the tokenizer's parser holds: neither waits for the other. Reading is what
+    # an interrupt has to reach, and only this thread hears of one.
+    with ThreadPoolExecutor(1) as beside:
+        parsed = beside.submit(lambda: (Tokenizer(package.tokenizer), ChatTemplate(package.tokenizer)))
+        with times.phase("read"):
+            weights = read_package(package.path, package.stored, options, placed.numa_node)
+        with times.phase("tokenizer"):  # what is left of it
+            tokenizer, template = parsed.result()
     with times.phase("bind"):
         limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
         plan = BINDINGS[device].bind(

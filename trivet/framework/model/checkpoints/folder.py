@@ -33,7 +33,7 @@ def read_folder(folder: Path, format: FileFormat) -> Checkpoint:
     Raises CheckpointError for a missing or lying file, an index that points outside, a tensor in two shards.
     """
     config = read_json(folder / "config.json")
-    files, index = _files(folder, format)
+    files, index = files_of(folder, format)
     stored: dict[str, tuple[Path, StoredTensor]] = {}
     for file in files:
         for tensor in format.read_header(file):
@@ -62,8 +62,11 @@ def read_folder(folder: Path, format: FileFormat) -> Checkpoint:
     )
 
 
-def _files(folder: Path, format: FileFormat) -> tuple[tuple[Path, ...], dict[str, str]]:
-    """The files that make up the model, and which tensor the index, if any, says is in which."""
+def files_of(folder: Path, format: FileFormat) -> tuple[tuple[Path, ...], dict[str, str]]:
+    """The files that make up the model, and which tensor the index, if any, says is in which.
+
+    Raises CheckpointError as `read_folder` does for its files.
+    """
     single = folder / format.single
     if single.is_file():
         return (_inside(folder, single),), {}

@@ -9,8 +9,8 @@ from pathlib import Path
 from trivet.base.dtypes import Array, DType, storage
 from trivet.base.errors import CheckpointError
 from trivet.framework.memory.arena import Arena
-from trivet.framework.model.checkpoints.readers import open_checkpoint
-from trivet.framework.model.checkpoints.safetensors_header import read_header
+from trivet.framework.model.checkpoints.folder import files_of
+from trivet.framework.model.checkpoints.readers import SAFETENSORS, check_exists
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.read import ReadOptions, ReadReport, read_into_arena
 from trivet.framework.model.manifest import StoredWeight
@@ -61,10 +61,13 @@ def checkpoint_ranges(folder: Path) -> tuple[list[Range], dict[str, tuple[DType,
     """Where the tensors of a published safetensors folder lie, and what they are; raises as `read_checkpoint`."""
     ranges: list[Range] = []
     shapes: dict[str, tuple[DType, tuple[int, ...]]] = {}
-    for file in open_checkpoint(folder).files:
-        if file.suffix != ".safetensors":
-            raise CheckpointError(f"{file} is not a safetensors file: it is not read as it is stored", "trivet convert")
-        for tensor in read_header(file):
+    check_exists(folder)
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is not a folder of safetensors files: nothing else is read as it is stored", "trivet load MODEL"
+        )
+    for file in files_of(folder, SAFETENSORS)[0]:
+        for tensor in SAFETENSORS.read_header(file):
             dtype = _HOLDS.get(tensor.dtype)
             if dtype is None:
                 known = ", ".join(_HOLDS)
