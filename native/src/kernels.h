@@ -6,13 +6,15 @@
 
 namespace tv {
 
-enum class DType : uint8_t { float32, bfloat16, int32 };
+// int8 has a scale for each group of inputs, see panels.h; it is a format of weights only.
+enum class DType : uint8_t { float32, bfloat16, int32, int8 };
 
 using BFloat16 = uint16_t;  // storage only; arithmetic is float32
 
 constexpr int kMaxOperands = 9;
 constexpr int kMaxIntegers = 5;
 constexpr int kPanelOutputs = 32;  // outputs of a weight panel, as in trivet/operators/panels.py
+constexpr int kGroupInputs = 64;   // inputs that share a scale in int8, as in trivet/base/dtypes.py
 constexpr int kBlockTokens = 16;   // positions of a block of keys; a slot holds a multiple of it
 constexpr int kMaxHeadDim = 256;   // of attention, whose rows lie on the stack
 
@@ -42,6 +44,7 @@ struct Step {
     int64_t num_rows;  // of the call's extent: tokens, or rows whose logits are wanted
     int64_t num_sequences;
     Scratch* scratch;
+    int64_t num_threads;  // that share the items; how many there are changes no answer
 };
 
 // Items write disjoint memory; any thread may run any item, in any order. None waits for another: where several make

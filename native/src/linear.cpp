@@ -1,51 +1,42 @@
-// out = x · weightᵀ + bias, the weight in panels. An output is one chain of fma over its inputs in order, from +0:
-// the same for one row and for many, on every target. Chains may be stored and taken up again, never split.
+// out = x · weightᵀ + bias, the weight in panels. An output is one chain of fma over its inputs in order, from +0; in
+// int8 it is one chain over groups in order, of each group's scale times the group's own chain. The same for one row and
+// for many, on every target: chains may be stored and taken up again, never split otherwise.
 #include "block.h"
+#include "panels.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
 
-// Inputs that a tile of rows runs through before the next tile has its turn: a block of x [12, 256] and the block of a
-// panel [256, 32] stay in a 32 KiB L1 together; the blocks of four panels and the sums of an item in any L2.
+// Inputs that a tile of rows runs through before the next tile has its turn: a block of x [12, 256] and what a tile
+// reads of a panel [256, 32] stay in a 32 KiB L1 together; the blocks of four panels and the sums of an item in any L2.
+// A multiple of kGroupInputs, so that a block begins with a group.
 constexpr int64_t kDepth = 256;
+static_assert(kDepth % kGroupInputs == 0);
 // The odd length keeps rows of the block of x from falling into the same cache set, as rows of x itself often do.
 constexpr int64_t kBlockStride = kDepth + 16;
 constexpr int64_t kManyPanels = 4;
 constexpr int64_t kManyRows = 8 * kTileRows;
 constexpr int64_t kSumStride = kManyPanels * kPanelOutputs;
 
-constexpr int kPanelColumns = kBlock / kLanes;  // vectors of pair words across a panel
-
-// Outputs `column` · lanes onward of a panel's row, and those sixteen further on.
-TV_INLINE void load_pair(const BFloat16* weight, int column, Vec& low, Vec& high) {
-    const Words pairs = load_words(weight + 2 * column * kLanes);
-    low = low_halves(pairs);
-    high = high_halves(pairs);
-}
-TV_INLINE void load_pair(const float* weight, int column, Vec& low, Vec& high) {
-    low = load(weight + column * kLanes);
-    high = load(weight + kBlock + column * kLanes);
-}
-
-// Continues the chains of ROWS × COLUMNS · 2 · lanes outputs by `depth` inputs.
-// x: [ROWS, depth], kBlockStride apart; weight: [depth, 32], from this tile's first column on; sums: [ROWS, 32], both
-// halves of a panel, kSumStride apart.
-template <int ROWS, int COLUMNS, class W>
-TV_INLINE void run_tile(const W* weight, const float* x, float* sums, int64_t depth) {
+// Chains of ROWS × COLUMNS · 2 · lanes outputs, from `column` of the panel on, over `run` of its inputs. Weights are
+// widened for every tile: made float32 once for many tiles they were slower (97 in place of 107 GFLOP/s for 48 rows on
+// one core of a Zen 4), since the units that widen have nothing else to do and twice the bytes come from L2.
+// x: [ROWS, run], kBlockStride apart; sums: [ROWS, 32], both halves of a panel, kSumStride apart.
+template <int ROWS, int COLUMNS, class Panel>
+TV_INLINE void run_tile(const Panel& panel, int column, const float* x, float* sums, int64_t run) {
     Vec low[ROWS][COLUMNS];
     Vec high[ROWS][COLUMNS];
+    const auto low_sum = [&](int r, int c) { return sums + r * kSumStride + (column + c) * kLanes; };
     TV_UNROLL for (int r = 0; r < ROWS; ++r) {
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            low[r][c] = load(sums + r * kSumStride + c * kLanes);
-            high[r][c] = load(sums + r * kSumStride + c * kLanes + kBlock);
+            low[r][c] = Panel::kIsScaled ? Vec{} : load(low_sum(r, c));
+            high[r][c] = Panel::kIsScaled ? Vec{} : load(low_sum(r, c) + kBlock);
         }
     }
-    for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t k = 0; k < run; ++k) {
         Vec low_weight[COLUMNS];
         Vec high_weight[COLUMNS];
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            load_pair(weight + k * kPanelOutputs, c, low_weight[c], high_weight[c]);
-        }
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) panel.load(k, column + c, low_weight[c], high_weight[c]);
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
             const Vec element = broadcast(x[r * kBlockStride + k]);
             TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
@@ -54,24 +45,77 @@ TV_INLINE void run_tile(const W* weight, const float* x, float* sums, int64_t de
             }
         }
     }
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            store(sums + r * kSumStride + c * kLanes, low[r][c]);
-            store(sums + r * kSumStride + c * kLanes + kBlock, high[r][c]);
+    TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+        Vec low_scale, high_scale;
+        if constexpr (Panel::kIsScaled) panel.load_scales(column + c, low_scale, high_scale);
+        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+            if constexpr (Panel::kIsScaled) {
+                low[r][c] = fma(low[r][c], low_scale, load(low_sum(r, c)));
+                high[r][c] = fma(high[r][c], high_scale, load(low_sum(r, c) + kBlock));
+            }
+            store(low_sum(r, c), low[r][c]);
+            store(low_sum(r, c) + kBlock, high[r][c]);
         }
     }
 }
 
-template <int ROWS, class W>
-static void run_panel(int64_t rows, const W* weight, const float* x, float* sums, int64_t depth) {
+template <int ROWS, class Panel>
+static void run_panel(int64_t rows, const char* stored, int64_t k, const float* x, float* sums, int64_t depth) {
     if constexpr (ROWS > 1) {
-        if (rows < ROWS) return run_panel<ROWS - 1>(rows, weight, x, sums, depth);
+        if (rows < ROWS) return run_panel<ROWS - 1, Panel>(rows, stored, k, x, sums, depth);
     }
-    // A single row is bound by memory: all columns at once, so that the panel is read as one stream.
-    constexpr int columns = ROWS == 1 ? kPanelColumns : kTileColumns;
-    for (int c = 0; c < kPanelColumns; c += columns) {
-        const W* from_column = weight + c * kLanes * 4 / static_cast<int>(sizeof(W));  // a pair word is 4 bytes
-        run_tile<ROWS, columns>(from_column, x, sums + c * kLanes, depth);
+    for (int64_t from = 0; from < depth; from += Panel::kRun) {
+        const Panel panel(stored, k + from);
+        const int64_t run = smaller(Panel::kRun, depth - from);
+        for (int c = 0; c < kPanelColumns; c += kTileColumns) {
+            run_tile<ROWS, kTileColumns>(panel, c, x + from, sums, run);
+        }
+    }
+}
+
+// One row by PANELS panels and all their inputs: every panel is read as one stream.
+template <int PANELS, class Panel>
+static void run_row(const char* stored, const float* x, float* sums, int64_t inputs) {
+    Vec low[PANELS][kPanelColumns] = {};
+    Vec high[PANELS][kPanelColumns] = {};
+    for (int64_t from = 0; from < inputs; from += Panel::kRun) {
+        const int64_t run = smaller(Panel::kRun, inputs - from);
+        Vec low_run[PANELS][kPanelColumns];
+        Vec high_run[PANELS][kPanelColumns];
+        const auto panel = [&](int p) { return Panel(stored + p * Panel::bytes(inputs), from); };
+        TV_UNROLL for (int p = 0; p < PANELS; ++p) {
+            TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) low_run[p][c] = high_run[p][c] = Vec{};
+        }
+        for (int64_t k = 0; k < run; ++k) {
+            const Vec element = broadcast(x[from + k]);
+            TV_UNROLL for (int p = 0; p < PANELS; ++p) {
+                TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
+                    Vec low_weight, high_weight;
+                    panel(p).load(k, c, low_weight, high_weight);
+                    low_run[p][c] = fma(low_weight, element, low_run[p][c]);
+                    high_run[p][c] = fma(high_weight, element, high_run[p][c]);
+                }
+            }
+        }
+        TV_UNROLL for (int p = 0; p < PANELS; ++p) {
+            TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
+                if constexpr (Panel::kIsScaled) {
+                    Vec low_scale, high_scale;
+                    panel(p).load_scales(c, low_scale, high_scale);
+                    low[p][c] = fma(low_run[p][c], low_scale, low[p][c]);
+                    high[p][c] = fma(high_run[p][c], high_scale, high[p][c]);
+                } else {
+                    low[p][c] = low_run[p][c];  // there is one run
+                    high[p][c] = high_run[p][c];
+                }
+            }
+        }
+    }
+    TV_UNROLL for (int p = 0; p < PANELS; ++p) {
+        TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
+            store(sums + p * kPanelOutputs + c * kLanes, low[p][c]);
+            store(sums + p * kPanelOutputs + c * kLanes + kBlock, high[p][c]);
+        }
     }
 }
 
@@ -93,30 +137,33 @@ struct Part {
     int64_t num_outputs() const { return end_output - first_output; }
 };
 
-// An item is a few panels times some rows: one panel while all rows fit a tile, since then the weights are the work.
+// How the work becomes items. Panels are shared out evenly, in as many items as leave each two panels and each thread
+// sixteen of them: neighbours are read as one stream, and threads finish together. Where rows give enough items too, an
+// item is four panels, so that a block of x is copied once for all of them.
 struct Division {
-    int64_t outputs, num_row_items, num_items;
+    int64_t num_panels, num_panel_items, rows, num_row_items, num_items;
 
-    Division(const LinearCall& call, int64_t num_rows)
-        : outputs(kPanelOutputs * (num_rows <= kTileRows ? 1 : kManyPanels)),
-          num_row_items(ceil_div(num_rows, kManyRows)), num_items(num_row_items * ceil_div(call.outputs, outputs)) {}
+    Division(const LinearCall& call, const Step& step) : num_panels(ceil_div(call.outputs, kPanelOutputs)) {
+        num_row_items = ceil_div(step.num_rows, kManyRows);
+        const int64_t num_tiles = ceil_div(step.num_rows, kTileRows);
+        rows = ceil_div(num_tiles, larger(1, num_row_items)) * kTileRows;
+        const int64_t threads = step.num_threads;
+        const int64_t of_thread = larger(1, smaller(num_panels / (2 * threads), 16));
+        const int64_t of_four = ceil_div(num_panels, kManyPanels);
+        const bool rows_suffice = step.num_rows > kTileRows && num_row_items * of_four >= 8 * threads;
+        num_panel_items = rows_suffice ? of_four : smaller(threads * of_thread, num_panels);
+        num_items = num_row_items * num_panel_items;
+    }
 
     // Neighbouring items share their panels, so that threads read the same weights at about the same time.
-    Part part(const LinearCall& call, int64_t num_rows, int64_t item) const {
-        const int64_t row = item % num_row_items * kManyRows;
-        const int64_t output = item / num_row_items * outputs;
-        return {row, smaller(row + kManyRows, num_rows), output, smaller(output + outputs, call.outputs)};
+    Part part(const LinearCall& call, const Step& step, int64_t item) const {
+        const int64_t row = item % num_row_items * rows;
+        const int64_t panel = item / num_row_items;
+        const int64_t output = panel * num_panels / num_panel_items * kPanelOutputs;
+        const int64_t end = (panel + 1) * num_panels / num_panel_items * kPanelOutputs;
+        return {row, smaller(row + rows, step.num_rows), output, smaller(end, call.outputs)};
     }
 };
-
-template <class W>
-static void run_panels(const LinearCall& call, const Part& part, int64_t rows, const float* x, float* sums, int64_t k,
-                       int64_t depth) {
-    for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
-        const W* weight = vector_of<const W>(*call.weight) + output * call.inputs + k * kPanelOutputs;
-        run_panel<kTileRows>(rows, weight, x, sums + output - part.first_output, depth);
-    }
-}
 
 static void copy_block(const LinearCall& call, int64_t first_row, int64_t rows, int64_t k, int64_t depth, float* x) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -126,7 +173,7 @@ static void copy_block(const LinearCall& call, int64_t first_row, int64_t rows, 
     }
 }
 
-// Only the real outputs: the last panel may reach past them.
+// Only the real outputs: the last panel may reach past them. sums: [rows, outputs], kSumStride apart.
 static void write_sums(const LinearCall& call, const Part& part, const float* sums) {
     const int64_t width = part.num_outputs();
     const bool has_bias = call.bias->address != nullptr;
@@ -141,41 +188,72 @@ static void write_sums(const LinearCall& call, const Part& part, const float* su
     }
 }
 
-template <class W>
-static void run_part(const LinearCall& call, const Part& part) {
-    alignas(64) float sums[kManyRows * kSumStride];
-    const Block zero = broadcast_block(0.0f);
+static void clear(const Part& part, float* sums) {
+    const int64_t width = ceil_div(part.num_outputs(), kPanelOutputs) * kPanelOutputs;
     for (int64_t r = 0; r < part.num_rows(); ++r) {
-        for (int64_t i = 0; i < part.num_outputs(); i += kPanelOutputs) {
-            store_block(sums + r * kSumStride + i, zero);
-            store_block(sums + r * kSumStride + i + kBlock, zero);
-        }
+        for (int64_t i = 0; i < width; i += kBlock) store_block(sums + r * kSumStride + i, broadcast_block(0.0f));
     }
-    if (part.num_rows() == 1) {
-        run_panels<W>(call, part, 1, row_of<const float>(*call.x, part.first_row), sums, 0, call.inputs);
-        return write_sums(call, part, sums);
+}
+
+template <class Panel>
+static const char* panel_of(const LinearCall& call, int64_t output) {
+    return call.weight->address + output / kPanelOutputs * Panel::bytes(call.inputs);
+}
+
+template <class Panel>
+static void run_one_row(const LinearCall& call, const Part& part) {
+    constexpr int64_t width = Panel::kRowPanels * kPanelOutputs;
+    const float* x = row_of<const float>(*call.x, part.first_row);
+    alignas(64) float sums[width];
+    for (int64_t output = part.first_output; output < part.end_output; output += width) {
+        const Part some = {part.first_row, part.end_row, output, smaller(output + width, part.end_output)};
+        const char* stored = panel_of<Panel>(call, output);
+        if (some.num_outputs() > kPanelOutputs) run_row<Panel::kRowPanels, Panel>(stored, x, sums, call.inputs);
+        else run_row<1, Panel>(stored, x, sums, call.inputs);
+        write_sums(call, some, sums);
     }
+}
+
+// Up to kManyRows rows by up to kManyPanels panels.
+template <class Panel>
+static void run_block(const LinearCall& call, const Part& part) {
+    alignas(64) float sums[kManyRows * kSumStride];
     alignas(64) float x[kTileRows * kBlockStride];
+    clear(part, sums);
     for (int64_t k = 0; k < call.inputs; k += kDepth) {
         const int64_t depth = smaller(kDepth, call.inputs - k);
-        for (int64_t row = part.first_row; row < part.end_row; row += kTileRows) {
-            const int64_t rows = smaller(kTileRows, part.end_row - row);
-            copy_block(call, row, rows, k, depth, x);
-            run_panels<W>(call, part, rows, x, sums + (row - part.first_row) * kSumStride, k, depth);
+        for (int64_t row = 0; row < part.num_rows(); row += kTileRows) {
+            const int64_t rows = smaller(kTileRows, part.num_rows() - row);
+            copy_block(call, part.first_row + row, rows, k, depth, x);
+            for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
+                float* of_panel = sums + row * kSumStride + output - part.first_output;
+                run_panel<kTileRows, Panel>(rows, panel_of<Panel>(call, output), k, x, of_panel, depth);
+            }
         }
     }
     write_sums(call, part, sums);
 }
 
+template <class Panel>
+static void run_part(const LinearCall& call, const Part& part) {
+    if (part.num_rows() == 1) return run_one_row<Panel>(call, part);
+    for (int64_t output = part.first_output; output < part.end_output; output += kSumStride) {
+        run_block<Panel>(call, {part.first_row, part.end_row, output, smaller(output + kSumStride, part.end_output)});
+    }
+}
+
 static int64_t count_linear_items(const Call& call, const Step& step) {
-    return Division(LinearCall(call), step.num_rows).num_items;
+    return Division(LinearCall(call), step).num_items;
 }
 
 static void run_linear_item(const Call& opaque, const Step& step, int64_t item) {
     const LinearCall call(opaque);
-    const Part part = Division(call, step.num_rows).part(call, step.num_rows, item);
-    if (call.weight->dtype == DType::bfloat16) return run_part<BFloat16>(call, part);
-    run_part<float>(call, part);
+    const Part part = Division(call, step).part(call, step, item);
+    switch (call.weight->dtype) {
+        case DType::int8: return run_part<Int8Panel>(call, part);
+        case DType::bfloat16: return run_part<HalfPanel>(call, part);
+        default: return run_part<FloatPanel>(call, part);
+    }
 }
 
 const Kernel linear = {count_linear_items, run_linear_item};

@@ -1,28 +1,23 @@
 // Kernels that touch each element once: embed, add, silu_mul, take_rows, cast.
 #include "block.h"
+#include "panels.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
 
-template <class W>
-static void embed_from_panels(const W* panels, int64_t token, float* out, int64_t hidden) {
-    const int64_t lane = token % kPanelOutputs;
-    // bfloat16 panels are in pair order (0, 16, 1, 17, …), float32 panels in order.
-    const int64_t place = sizeof(W) == 4 ? lane : lane % 16 * 2 + lane / 16;
-    const W* column = panels + token / kPanelOutputs * hidden * kPanelOutputs + place;
-    for (int64_t i = 0; i < hidden; ++i) {
-        const W value = column[i * kPanelOutputs];
-        if constexpr (sizeof(W) == 4) {
-            out[i] = value;
-        } else {
-            out[i] = bits_as<float>(static_cast<uint32_t>(value) << 16);
-        }
-    }
-}
-
 template <class From, class To>
 static void copy_row(const From* from, To* to, int64_t width) {
     for (int64_t i = 0; i < width; i += kBlock) store_block(to + i, load_block(from + i, width - i), width - i);
+}
+
+// A row in int8 has its integers, then the scales of its groups.
+static void copy_row(const int8_t* integers, float* out, int64_t hidden) {
+    const char* scales = reinterpret_cast<const char*>(integers + hidden);
+    for (int64_t i = 0; i < hidden; ++i) {
+        BFloat16 scale;
+        __builtin_memcpy(&scale, scales + i / kGroupInputs * 2, sizeof scale);
+        out[i] = static_cast<float>(integers[i]) * bits_as<float>(static_cast<uint32_t>(scale) << 16);
+    }
 }
 
 // tokens, table, out · hidden, is_panels
@@ -32,12 +27,17 @@ static void embed_row(const Call& call, const Step&, int64_t row) {
     const bool is_panels = call.integers[1] != 0;
     const int64_t token = vector_of<const int32_t>(call.operands[0])[row];
     float* out = row_of<float>(call.operands[2], row);
-    if (table.dtype == DType::bfloat16) {
-        if (is_panels) return embed_from_panels(vector_of<const BFloat16>(table), token, out, hidden);
-        return copy_row(row_of<const BFloat16>(table, token), out, hidden);
+    switch (table.dtype) {
+        case DType::int8:
+            if (is_panels) return read_row<Int8Panel>(table.address, token, hidden, out);
+            return copy_row(row_of<const int8_t>(table, token), out, hidden);
+        case DType::bfloat16:
+            if (is_panels) return read_row<HalfPanel>(table.address, token, hidden, out);
+            return copy_row(row_of<const BFloat16>(table, token), out, hidden);
+        default:
+            if (is_panels) return read_row<FloatPanel>(table.address, token, hidden, out);
+            copy_row(row_of<const float>(table, token), out, hidden);
     }
-    if (is_panels) return embed_from_panels(vector_of<const float>(table), token, out, hidden);
-    copy_row(row_of<const float>(table, token), out, hidden);
 }
 
 // a, b, out · width

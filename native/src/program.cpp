@@ -14,7 +14,8 @@ DType dtype_named(const std::string& name) {
     if (name == "float32") return DType::float32;
     if (name == "bfloat16") return DType::bfloat16;
     if (name == "int32") return DType::int32;
-    throw std::invalid_argument("dtype: '" + name + "' is not one a kernel takes (float32, bfloat16, int32)");
+    if (name == "int8") return DType::int8;
+    throw std::invalid_argument("dtype: '" + name + "' is not one a kernel takes (float32, bfloat16, int32, int8)");
 }
 
 Program::Program(const std::string& target)
@@ -40,10 +41,11 @@ void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t
         double* seconds;
         Clock::time_point start;
     };
+    const int64_t num_threads = team.num_threads();
     // The first instruction's time begins here: waking the team is part of it.
     Scratch* scratch = scratch_.get();
-    Run run = {instructions_, {num_tokens, num_sequences, scratch}, {num_rows, num_sequences, scratch}, seconds,
-               Clock::now()};
+    Run run = {instructions_, {num_tokens, num_sequences, scratch, num_threads},
+               {num_rows, num_sequences, scratch, num_threads}, seconds, Clock::now()};
     const auto job = [](Team& team, int worker, void* context) {
         const Run& run = *static_cast<const Run*>(context);
         const bool is_timing = worker == 0 && run.seconds != nullptr;

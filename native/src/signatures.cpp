@@ -40,6 +40,7 @@ static std::string first_reason(std::initializer_list<std::string> reasons) {
 
 static const std::vector<DType> kFloat = {DType::float32};
 static const std::vector<DType> kStored = {DType::float32, DType::bfloat16};
+static const std::vector<DType> kWeights = {DType::float32, DType::bfloat16, DType::int8};
 static const std::vector<DType> kInt = {DType::int32};
 static const std::vector<const char*> kTokens = {"tokens"};
 static const std::vector<const char*> kRows = {"rows"};
@@ -47,14 +48,14 @@ static const std::vector<const char*> kEither = {"tokens", "rows"};
 
 static const std::vector<Signature> kSignatures = {
     {"embed", &KernelTable::embed, kEither,
-     {{"tokens", kInt}, {"table", kStored}, {"out", kFloat}}, {"hidden", "is_panels"}, {}},
+     {{"tokens", kInt}, {"table", kWeights}, {"out", kFloat}}, {"hidden", "is_panels"}, {}},
     {"rms_norm", &KernelTable::rms_norm, kEither,
      {{"x", kFloat}, {"weight", kFloat}, {"out", kFloat}}, {"num_groups", "size"}, {"eps"}},
     {"add", &KernelTable::add, kEither, {{"a", kFloat}, {"b", kFloat}, {"out", kFloat}}, {"width"}, {}},
     {"add_rms_norm", &KernelTable::add_rms_norm, kEither,
      {{"a", kFloat}, {"b", kFloat}, {"weight", kFloat}, {"sum", kFloat}, {"out", kFloat}}, {"size"}, {"eps"}},
     {"linear", &KernelTable::linear, kEither,
-     {{"x", kFloat}, {"weight", kStored}, {"bias", kFloat, true}, {"out", kFloat}}, {"in", "out"}, {}},
+     {{"x", kFloat}, {"weight", kWeights}, {"bias", kFloat, true}, {"out", kFloat}}, {"in", "out"}, {}},
     {"rope_angles", &KernelTable::rope_angles, kEither,
      {{"positions", kInt}, {"inv_freq", kFloat}, {"out", kFloat}}, {"half"}, {"scale"}},
     {"rope", &KernelTable::rope, kEither,
@@ -118,11 +119,15 @@ static const char* name_of(DType dtype) {
         case DType::float32: return "float32";
         case DType::bfloat16: return "bfloat16";
         case DType::int32: return "int32";
+        case DType::int8: return "int8";
     }
     return "";
 }
 
-static int64_t bytes_of(DType dtype) { return dtype == DType::bfloat16 ? 2 : 4; }
+static int64_t bytes_of(DType dtype) {
+    if (dtype == DType::int8) return 1;
+    return dtype == DType::bfloat16 ? 2 : 4;
+}
 
 template <class T, class Name>
 static std::string listed(const std::vector<T>& items, Name name) {

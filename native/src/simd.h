@@ -125,6 +125,25 @@ TV_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
+// Integers of 8 bits as floats: exact.
+TV_INLINE Vec load_integers(const int8_t* p) {
+#if defined(TV_TARGET_AVX512)
+    // With a mask of everything: GCC 12 takes the plain forms for reads of what nobody wrote.
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return static_cast<Vec>(_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, bytes)));
+#elif defined(TV_TARGET_AVX2)
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return static_cast<Vec>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+#elif defined(TV_TARGET_NEON)
+    uint32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+#else
+    return static_cast<float>(*p);
+#endif
+}
+
 // Pair words hold outputs i (low half) and i + 16 (high half) in bfloat16; a float's upper half is its bfloat16.
 TV_INLINE Vec low_halves(Words pairs) { return bits_as<Vec>(pairs << 16); }
 TV_INLINE Vec high_halves(Words pairs) { return bits_as<Vec>(pairs & broadcast_words(0xffff0000u)); }

@@ -18,6 +18,7 @@ TV_INLINE T* vector_of(const Operand& operand) {
 
 TV_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 TV_INLINE int64_t between(int64_t low, int64_t a, int64_t high) { return a < low ? low : smaller(a, high); }
+TV_INLINE int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 TV_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Kernels whose rows are independent and cheap run a few of them per item.

@@ -71,8 +71,8 @@ inline float from_bfloat16(uint16_t half) {
 class Matrix {
 public:
     Matrix(DType dtype, int64_t rows, int64_t width, int64_t gap = 5)
-        : dtype_(dtype), rows_(rows), width_(width), element_(dtype == DType::bfloat16 ? 2 : 4),
-          stride_((width + gap) * element_), before_(gap * element_), bytes_(before_ + rows * stride_, kGuard) {}
+        : dtype_(dtype), rows_(rows), width_(width),
+          element_(dtype == DType::int8 ? 1 : dtype == DType::bfloat16 ? 2 : 4), stride_((width + gap) * element_), before_(gap * element_), bytes_(before_ + rows * stride_, kGuard) {}
 
     int64_t rows() const { return rows_; }
     int64_t width() const { return width_; }
@@ -84,6 +84,7 @@ public:
         const char* p = const_cast<Matrix*>(this)->address(row, column);
         if (dtype_ == DType::bfloat16) return from_bfloat16(value_at<uint16_t>(p));
         if (dtype_ == DType::int32) return value_at<int32_t>(p);
+        if (dtype_ == DType::int8) return value_at<int8_t>(p);
         return value_at<float>(p);
     }
 
@@ -92,7 +93,9 @@ public:
         const float single = static_cast<float>(value);
         const int32_t integer = dtype_ == DType::int32 ? static_cast<int32_t>(value) : 0;
         const uint16_t half = to_bfloat16(single);
-        if (dtype_ == DType::bfloat16) std::memcpy(p, &half, 2);
+        const int8_t small = dtype_ == DType::int8 ? static_cast<int8_t>(value) : 0;
+        if (dtype_ == DType::int8) *p = static_cast<char>(small);
+        else if (dtype_ == DType::bfloat16) std::memcpy(p, &half, 2);
         else if (dtype_ == DType::int32) std::memcpy(p, &integer, 4);
         else std::memcpy(p, &single, 4);
     }

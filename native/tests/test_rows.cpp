@@ -1,4 +1,5 @@
 // Kernels whose output rows depend on one input row each: linear, norms, rope, pointwise.
+#include <algorithm>
 #include <functional>
 
 #include "check.h"
@@ -106,6 +107,85 @@ static Matrix panels_of(const Matrix& weight, DType dtype) {
         }
     }
     return panels;
+}
+
+// Weights in int8: integers, and the scale of each group of inputs of an output.
+struct Int8Weight {
+    Matrix integers, scales;
+
+    Int8Weight(Random& random, int64_t outputs, int64_t inputs)
+        : integers(DType::int8, outputs, inputs), scales(DType::bfloat16, outputs, num_groups(inputs)) {
+        integers.fill_random(random, 127.0);
+        scales.fill_random(random, 0.01);
+    }
+
+    static int64_t num_groups(int64_t inputs) { return (inputs + kGroupInputs - 1) / kGroupInputs; }
+
+    double at(int64_t output, int64_t input) const {
+        return integers.at(output, input) * scales.at(output, input / kGroupInputs);
+    }
+
+    // Bytes: panel after panel, group after group, a group's 32 scales in pairs and then its integers.
+    Matrix panels() const {
+        const int64_t inputs = integers.width();
+        const int64_t num_panels = (integers.rows() + kPanelOutputs - 1) / kPanelOutputs;
+        const int64_t panel_bytes = inputs * kPanelOutputs + num_groups(inputs) * kPanelOutputs * 2;
+        Matrix packed(DType::int8, 1, num_panels * panel_bytes);
+        packed.fill(0.0);
+        for (int64_t o = 0; o < integers.rows(); ++o) {
+            const int64_t lane = o % kPanelOutputs;
+            for (int64_t i = 0; i < inputs; ++i) {
+                const int64_t group = i / kGroupInputs;
+                const int64_t start = o / kPanelOutputs * panel_bytes + group * kPanelOutputs * (2 + kGroupInputs);
+                const int64_t of_input = (i % kGroupInputs) * kPanelOutputs;
+                packed.set(0, start + kPanelOutputs * 2 + of_input + lane, integers.at(o, i));
+                const uint16_t scale = to_bfloat16(static_cast<float>(scales.at(o, group)));
+                const int64_t place = start + 2 * (lane < 16 ? 2 * lane : 2 * (lane - 16) + 1);
+                packed.set(0, place, static_cast<int8_t>(scale & 0xff));
+                packed.set(0, place + 1, static_cast<int8_t>(scale >> 8));
+            }
+        }
+        return packed;
+    }
+
+    // As the embedding reads it: a row's integers, then its scales.
+    Matrix rows() const {
+        const int64_t inputs = integers.width();
+        Matrix packed(DType::int8, integers.rows(), inputs + 2 * num_groups(inputs));
+        for (int64_t o = 0; o < integers.rows(); ++o) {
+            for (int64_t i = 0; i < inputs; ++i) packed.set(o, i, integers.at(o, i));
+            for (int64_t g = 0; g < num_groups(inputs); ++g) {
+                const uint16_t scale = to_bfloat16(static_cast<float>(scales.at(o, g)));
+                packed.set(o, inputs + 2 * g, static_cast<int8_t>(scale & 0xff));
+                packed.set(o, inputs + 2 * g + 1, static_cast<int8_t>(scale >> 8));
+            }
+        }
+        return packed;
+    }
+};
+
+static void test_linear_int8(const Setting& setting, int64_t rows, int64_t inputs, int64_t outputs) {
+    Random random(rows * 7907 + inputs * 37 + outputs);
+    Matrix x(DType::float32, rows, inputs), out(DType::float32, rows, outputs);
+    x.fill_random(random);
+    const Int8Weight weight(random, outputs, inputs);
+    Matrix panels = weight.panels();
+    // In single precision again the contract itself: a chain over groups, each of them a chain. It must match exactly.
+    const auto reference = [&](int, int64_t r, int64_t c) -> double {
+        float sum = 0.0f;
+        for (int64_t first = 0; first < inputs; first += kGroupInputs) {
+            float of_group = 0.0f;
+            for (int64_t k = first; k < std::min(first + kGroupInputs, inputs); ++k) {
+                const float integer = static_cast<float>(weight.integers.at(c, k));
+                of_group = std::fmaf(integer, static_cast<float>(x.at(r, k)), of_group);
+            }
+            sum = std::fmaf(of_group, static_cast<float>(weight.scales.at(c, first / kGroupInputs)), sum);
+        }
+        return sum;
+    };
+    const std::string sizes = std::to_string(rows) + "x" + std::to_string(inputs) + "x" + std::to_string(outputs);
+    check_case(setting, {"linear", {&x, &panels, nullptr, &out}, {true, false, false, true}, {inputs, outputs}, {}, {3},
+                         0.0, 0.0, reference, sizes + " int8"});
 }
 
 static void test_linear(const Setting& setting, int64_t rows, int64_t inputs, int64_t outputs, DType dtype,
@@ -217,6 +297,13 @@ static void test_pointwise(const Setting& setting, int64_t rows, int64_t width) 
         check_case(setting, {"embed", {&chosen, &panels, &out}, {true, false, true}, {width, 1}, {}, {2}, 0.0, 0.0,
                              reference, sizes + " from panels"});
     }
+    const Int8Weight table(random, rows, width);
+    Matrix table_rows = table.rows(), table_panels = table.panels();
+    const auto reference = [&](int, int64_t r, int64_t c) { return table.at(chosen_row(r), c); };
+    check_case(setting, {"embed", {&chosen, &table_rows, &out}, {true, false, true}, {width, 0}, {}, {2}, 0.0, 0.0,
+                         reference, sizes + " from rows in int8"});
+    check_case(setting, {"embed", {&chosen, &table_panels, &out}, {true, false, true}, {width, 1}, {}, {2}, 0.0, 0.0,
+                         reference, sizes + " from panels in int8"});
 }
 
 // The exponential, seen through silu(x) · 1: every magnitude, the ends of its range, and what is no number.
@@ -276,6 +363,11 @@ void test_rows(const Setting& setting) {
                     test_linear(setting, rows, inputs, outputs, dtype, (rows + outputs) % 2 == 0);
                 }
             }
+        }
+    }
+    for (const int64_t rows : sizes({1, 13}, {2, 6, 7, 97})) {
+        for (const int64_t inputs : sizes({1, 321}, {63, 64, 65, 576})) {
+            for (const int64_t outputs : sizes({33}, {1, 32, 129})) test_linear_int8(setting, rows, inputs, outputs);
         }
     }
     for (const int64_t rows : sizes({1, 9}, {17})) {

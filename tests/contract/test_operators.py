@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import trivet.operators  # noqa: F401  registers the contracts
 from trivet._native import Team, targets
-from trivet.base.dtypes import Array, cast
+from trivet.base.dtypes import Array, cast, row_bytes
 from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Operator, Sample
 from trivet.operators.kv_layout import pack_kv, unpack_kv
 from trivet.operators.native_sample import on_cpu, run_sample
-from trivet.operators.panels import pack_panels, unpack_panels
+from trivet.operators.panels import pack_panels, panels_shape, unpack_panels
 from trivet.operators.verify import memory_bound_first, reference_outputs, verify
 
 ON_CPU = sorted(name for name, operator in OPERATORS.items() if not operator.is_view)
@@ -120,6 +120,19 @@ def test_packing_panels_is_undone_by_unpacking(outputs: int, inputs: int, is_hal
     stored = matrix if is_half else cast(matrix, "bfloat16", "float32")
 
     assert stored.tobytes() == unpack_panels(pack_panels(stored), outputs).tobytes()
+
+
+@given(outputs=st.integers(1, 70), inputs=st.integers(1, 200), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=50, deadline=None)
+def test_packing_panels_of_int8_is_undone_by_unpacking_and_takes_no_more_than_rows(
+    outputs: int, inputs: int, seed: int
+) -> None:
+    values = np.random.default_rng(seed).standard_normal((outputs, inputs)).astype(np.float32)
+    stored = cast(values, "float32", "int8")
+    panels = pack_panels(stored)
+
+    assert (-(-outputs // 32), 32 * row_bytes(inputs, "int8")) == panels.shape == panels_shape(outputs, inputs, "int8")
+    assert stored.tobytes() == unpack_panels(panels, outputs).tobytes()
 
 
 @given(slots=st.integers(1, 3), blocks=st.integers(1, 3), heads=st.integers(1, 3), head_dim=st.integers(1, 9))

@@ -67,7 +67,7 @@ def answer(deltas: list[Delta], request_id: str) -> Answer:
 
 @given(
     family=st.sampled_from(FAMILIES),
-    dtype=st.sampled_from(["float32", "bfloat16"]),
+    dtype=st.sampled_from(["float32", "bfloat16", "int8"]),
     schedule=arrivals,
     chunk=st.integers(1, 64),
     num_threads=st.sampled_from([1, 2]),

@@ -61,7 +61,7 @@ def test_bfloat16_is_at_most_half_as_wrong_again_as_the_reference_in_bfloat16(fa
     assert np.abs(logits - oracle["logits_fp32"]).mean() <= allowed
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_pass_changes_a_bit_of_the_answer(family: str, dtype: str) -> None:
     batch = step([recorded(family)["prompt"]], [0])
@@ -70,7 +70,7 @@ def test_no_pass_changes_a_bit_of_the_answer(family: str, dtype: str) -> None:
     assert others == [wanted] * MAX_LEVEL
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_plan_agrees_with_the_graph_run_through_the_references(family: str, dtype: str) -> None:
     batch = step([recorded(family)["prompt"], recorded(family)["prompt"][:5]], [0, 0])

@@ -39,8 +39,10 @@ def recorded(family: str) -> dict[str, Array]:
 def graph_and_weights(
     family: str, dtype: DType, level: int = MAX_LEVEL, device: DeviceName = "cpu"
 ) -> tuple[Graph, dict[str, Array]]:
-    checkpoint = open_checkpoint(FIXTURES / family)
-    graph = model_graph(parse_config(checkpoint.config), dtype, level, device)
+    """`dtype` int8 keeps the matrices in it, and all else in bfloat16."""
+    config, checkpoint = parse_config(open_checkpoint(FIXTURES / family).config), open_checkpoint(FIXTURES / family)
+    matrices = "int8" if dtype == "int8" else None
+    graph = model_graph(config, "bfloat16" if matrices else dtype, level, device, matrices=matrices)
     weights = {name: np.concatenate(list(evaluate(recipe, checkpoint.read_rows)))
                for name, recipe in graph.weights.items()}  # fmt: skip
     return graph, weights

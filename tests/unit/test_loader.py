@@ -72,6 +72,22 @@ def test_each_precision_has_a_package_of_its_own(settings: Settings) -> None:
     assert len(paths) == 2
 
 
+def test_weights_in_int8_have_a_package_of_their_own_half_the_size_and_are_found_again(settings: Settings) -> None:
+    whole, small = open_model(LLAMA, settings=settings), open_model(LLAMA, weights="int8", settings=settings)
+    matrices = [str(node.inputs[1]) for node in small.graph.nodes if node.operator == "linear"]
+
+    assert {"int8"} == {small.graph.values[name].dtype for name in matrices}
+    assert small.weight_bytes < 0.6 * whole.weight_bytes
+    assert small.path == open_model(small.path, weights="int8", settings=settings).path
+    assert small.path == open_model(small.path, settings=settings).path
+
+
+def test_a_package_that_is_not_in_the_weights_asked_for_is_refused(settings: Settings) -> None:
+    package: Path = open_model(LLAMA, settings=settings).path
+    with pytest.raises(CheckpointError, match="whose weights are in bfloat16, int8 was asked for"):
+        open_model(package, weights="int8", settings=settings)
+
+
 def test_a_package_in_another_precision_than_asked_for_is_refused(settings: Settings) -> None:
     package: Path = open_model(LLAMA, dtype="bfloat16", settings=settings).path
     with pytest.raises(CheckpointError, match="is a package in bfloat16, float32 was asked for"):

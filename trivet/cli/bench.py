@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
 @click.option(
     "--dtype", type=click.Choice(["bfloat16", "float32"]), help="Format of weights and KV cache  [default: bfloat16]"
 )
+@click.option("--weights", type=click.Choice(["int8"]), help="Keep the matrices in 8 bits  [default: as --dtype]")
 @click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON")
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Append the rows to this file")
 def bench(
-    model: Path | None, only: tuple[Question, ...], repeats: int, dtype: DType | None, threads: int | None,
-    as_json: bool, csv_file: Path | None,
+    model: Path | None, only: tuple[Question, ...], repeats: int, dtype: DType | None,
+    weights: Literal["int8"] | None, threads: int | None, as_json: bool, csv_file: Path | None,
 ) -> None:  # fmt: skip
     """Measure decode, prefill and load to first token of MODEL, each beside the limit of this machine.
 
@@ -50,7 +51,7 @@ def bench(
     elif model is None:
         model = default_model(settings.cache_dir)
     rows = run(
-        questions, model, dtype=dtype, threads=threads, repeats=repeats, settings=settings,
+        questions, model, dtype=dtype, weights=weights, threads=threads, repeats=repeats, settings=settings,
         tell=lambda line: click.echo(line, err=True), progress=Progress(sys.stderr),
     )  # fmt: skip
     if csv_file is not None:

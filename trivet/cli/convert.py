@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -23,8 +23,8 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
     """Each PATTERN=DTYPE taken apart."""
     parts = [each.rpartition("=") for each in given]
     for pattern, _, dtype in parts:
-        if not pattern or dtype not in ("bfloat16", "float32"):
-            raise click.BadParameter("wanted PATTERN=bfloat16 or PATTERN=float32, such as 'head.weight=float32'")
+        if not pattern or dtype not in ("bfloat16", "float32", "int8"):
+            raise click.BadParameter("wanted PATTERN=bfloat16, float32 or int8, such as 'head.weight=float32'")
     return tuple((pattern, dtype) for pattern, _, dtype in parts)
 
 
@@ -33,6 +33,7 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 @click.argument("destination", type=click.Path(path_type=Path))
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
               help="Format of weights and KV cache")  # fmt: skip
+@click.option("--weights", type=click.Choice(["int8"]), help="Keep the matrices in 8 bits, half of bfloat16's bytes")
 @click.option(
     "--precision",
     "overrides",
@@ -54,9 +55,9 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 @click.option("--force", is_flag=True, help="Replace another package at DESTINATION")
 @click.option("--json", "as_json", is_flag=True, help="Print what each step made as JSON")
 def convert(
-    source: Path, destination: Path, dtype: DType, overrides: tuple[tuple[str, DType], ...], level: int,
-    target: DeviceName, num_ranks: int, shard_size: int, memory: int | None, ignored: tuple[str, ...],
-    force: bool, as_json: bool,
+    source: Path, destination: Path, dtype: DType, weights: Literal["int8"] | None,
+    overrides: tuple[tuple[str, DType], ...], level: int, target: DeviceName, num_ranks: int, shard_size: int,
+    memory: int | None, ignored: tuple[str, ...], force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Turn the checkpoint SOURCE into a package at DESTINATION.
 
@@ -68,7 +69,7 @@ def convert(
     from trivet.framework.model.steps import Wanted
     from trivet.framework.model.work_folder import work_path
 
-    wanted = Wanted(dtype, level, target, overrides, num_ranks, shard_size, ignored, memory)
+    wanted = Wanted(dtype, level, target, overrides, num_ranks, shard_size, ignored, memory, weights)
     try:
         converted = conversion.convert(
             source, destination, wanted, replace=force, progress=Progress(sys.stderr),

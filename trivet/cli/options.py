@@ -38,6 +38,8 @@ _MODEL_OPTIONS = (
                  help="What runs the model; torch is the second opinion, PyTorch on the CPU"),
     click.option("--dtype", type=click.Choice(["bfloat16", "float32"]),
                  help="Format of weights and KV cache; sums are float32 in both  [default: bfloat16]"),
+    click.option("--weights", type=click.Choice(["int8"]),
+                 help="Keep the matrices in 8 bits: half the bytes a token reads  [default: as --dtype]"),
     click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]"),
     click.option("--max-context", type=click.IntRange(1), help="Positions of one sequence  [default: the model's]"),
     click.option("--kv-memory", type=Size(), help="Size of the KV pool, such as 2GiB  [default: planned]"),

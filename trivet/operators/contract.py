@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType, item_bytes
+from trivet.base.dtypes import Array, DType, row_bytes
 from trivet.base.errors import GraphError
 
 Axis = int | str  # a number, or the name of a size known only at run time: "tokens", "rows", "sequences"
@@ -27,6 +27,7 @@ Attribute = int | float | str | tuple[int, ...]
 Layout = Literal["rows", "panels", "kv", "blocks"]
 
 FLOATS: tuple[DType, ...] = ("float32", "bfloat16")
+WEIGHTS: tuple[DType, ...] = (*FLOATS, "int8")  # of the matrices that are multiplied with
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class TensorSpec:
     def bytes(self, sizes: Mapping[str, int]) -> int:
         """How many bytes the value takes when the named axes have these sizes."""
         assert self.dtype is not None, "a value has bytes only once it has a dtype"
-        return prod(resolve(axis, sizes) for axis in self.axes) * item_bytes(self.dtype)
+        *outer, width = (resolve(axis, sizes) for axis in self.axes)
+        return prod(outer) * row_bytes(width, self.dtype)
 
 
 def resolve(axis: Axis, sizes: Mapping[str, int]) -> int:

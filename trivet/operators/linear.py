@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from trivet.base.dtypes import Array, DType
-from trivet.operators.contract import FLOATS, Argument, Axis, Call, Operator, Sample, Tolerance, register, resolve
+from trivet.operators.contract import WEIGHTS, Argument, Axis, Call, Operator, Sample, Tolerance, register, resolve
 from trivet.operators.cpu import implement_kernel
 from trivet.operators.samples import normal, spec
 
@@ -21,7 +21,7 @@ def _linear(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    dtypes: tuple[DType, ...] = FLOATS
+    dtypes: tuple[DType, ...] = WEIGHTS
     for num_tokens, in_features, out_features in _SIZES:
         for dtype in dtypes:
             for has_bias in (False, True):
@@ -65,10 +65,11 @@ def _refuse(call: Call) -> str | None:
 register(
     Operator(
         name="linear",
-        summary="y = x · weightᵀ + bias, each output one chain of multiply-adds in the order of the inputs",
+        summary="y = x · weightᵀ + bias, each output one chain of multiply-adds in the order of the inputs; in int8 a "
+        "chain for each group of 64, scaled once and added in order",
         inputs=(
             Argument("x", ("tokens", "in")),
-            Argument("weight", ("out", "in"), layouts=("rows", "panels")),
+            Argument("weight", ("out", "in"), WEIGHTS, layouts=("rows", "panels")),
             Argument("bias", ("out",), ("float32",), is_optional=True),
         ),
         outputs=(Argument("y", ("tokens", "out")),),

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trivet.base.dtypes import Array, item_bytes
+from trivet.base.dtypes import Array, row_bytes
 from trivet.base.errors import GraphError
 from trivet.operators.contract import (
     FLOATS,
+    WEIGHTS,
     Argument,
     Attribute,
     Axis,
@@ -36,7 +37,7 @@ def _embed(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
 
 def _embed_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for num_tokens, hidden in ((1, 1), (3, 33), (17, 64)):
-        for dtype in FLOATS:
+        for dtype in WEIGHTS:
             for layout in _TABLE_LAYOUTS:
                 table = spec((70, hidden), dtype, layout)
                 out = spec(("tokens", hidden), "float32")
@@ -48,7 +49,7 @@ def _embed_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _embed_bytes(call: Call, sizes: Mapping[str, int]) -> int:
     table, out = call.inputs[1], call.outputs[0]
     assert table is not None and table.dtype is not None
-    return sizes["tokens"] * (4 + resolve(out.axes[1], sizes) * item_bytes(table.dtype)) + out.bytes(sizes)
+    return sizes["tokens"] * (4 + row_bytes(resolve(out.axes[1], sizes), table.dtype)) + out.bytes(sizes)
 
 
 def _embed_layout(call: Call, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -162,7 +163,7 @@ register(
         summary="the rows of the embedding table that the tokens name",
         inputs=(
             Argument("tokens", ("tokens",), ("int32",)),
-            Argument("table", ("vocab", "hidden"), layouts=_TABLE_LAYOUTS),
+            Argument("table", ("vocab", "hidden"), WEIGHTS, _TABLE_LAYOUTS),
         ),
         outputs=(Argument("y", ("tokens", "hidden")),),
         reference=_embed,

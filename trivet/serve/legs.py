@@ -115,7 +115,7 @@ def _driver(report: LegReport, model: str, settings: Settings, root: Path, optio
 def _operators(report: LegReport, config: ModelConfig, settings: Settings, options: dict[str, Any]) -> None:
     """Every operator of the model's graph against its reference, on the target that will run it."""
     device: DeviceName = options.get("device") or "cpu"
-    made_for = target_for(device, options.get("dtype") or "bfloat16")
+    made_for = target_for(device, options.get("dtype") or "bfloat16", matrices=options.get("weights"))
     graph = optimise(build_graph(config), made_for)
     binding = BINDINGS[device]
     run, target = binding.run_samples(settings.cpu_target), binding.describe(settings.cpu_target)

@@ -18,6 +18,11 @@ def node_bytes(graph: Graph, node: Node, batch: Batch) -> int:
     return operator_named(node.operator).bytes(graph.call(node), _sizes(batch))
 
 
+def node_flops(graph: Graph, node: Node, batch: Batch) -> int:
+    """The operations of one node in this step, two for each multiply-add."""
+    return operator_named(node.operator).flops(graph.call(node), _sizes(batch))
+
+
 def streamed_bytes(graph: Graph, batch: Batch) -> int:
     """The fewest bytes that come from memory in this step: weights once, keys and values of every context once.
 
@@ -30,7 +35,7 @@ def streamed_bytes(graph: Graph, batch: Batch) -> int:
 
 def flops(graph: Graph, batch: Batch) -> int:
     """The operations of this step, two for each multiply-add."""
-    return sum(operator_named(node.operator).flops(graph.call(node), _sizes(batch)) for node in graph.nodes)
+    return sum(node_flops(graph, node, batch) for node in graph.nodes)
 
 
 def stream_bytes(graph: Graph) -> dict[str, int]:

@@ -30,7 +30,8 @@ class Target:
     """What a graph is made for: the formats a model is kept and computed in, and how the device wants it to lie."""
 
     device: DeviceName
-    weights: DType
+    matrices: DType  # the weights that linears multiply with, a table tied to the head among them
+    weights: DType  # the others, where their contract leaves the choice
     cache: DType
     activations: DType
     linear_layout: Layout  # of the weights that linears read
@@ -42,15 +43,24 @@ class Target:
         return next((dtype for pattern, dtype in self.overrides if fnmatchcase(name, pattern)), None)
 
 
-def target_for(device: DeviceName, dtype: DType, overrides: tuple[tuple[str, DType], ...] = ()) -> Target:
+def target_for(
+    device: DeviceName,
+    dtype: DType,
+    overrides: tuple[tuple[str, DType], ...] = (),
+    matrices: DType | None = None,
+) -> Target:
     """The target whose weights and cache are in `dtype`, bfloat16 or float32, but for what `overrides` name.
+
+    `matrices` int8 keeps what linears multiply with in int8, the head among them: it is a fifth of SmolLM2's bytes, and
+    in int8 it moved perplexity by less than 0.1 %. A table that only the embedding reads stays in `dtype`: a token
+    reads one row of it, so that fewer bytes would gain no speed.
 
     Between operators the CPU keeps float32: its sums are float32 anyway, and the rows are few. Other devices move
     activations through memory, in `dtype` where a contract leaves the choice.
     """
     if device == "cpu":
-        return Target(device, dtype, dtype, "float32", "panels", "kv", overrides)
-    return Target(device, dtype, dtype, dtype, "rows", "blocks", overrides)
+        return Target(device, matrices or dtype, dtype, dtype, "float32", "panels", "kv", overrides)
+    return Target(device, matrices or dtype, dtype, dtype, dtype, "rows", "blocks", overrides)
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,7 @@ def assign_precision(graph: Graph, target: Target) -> Graph:
     weights = dict(graph.weights)
     nodes: list[Node] = []
     _check_overrides(graph, target)
+    matrices = {str(node.inputs[1]) for node in graph.nodes if node.operator == "linear"}
     for stream in graph.streams:
         values[stream.name] = with_dtype(values[stream.name], target.cache)
     for node in graph.nodes:
@@ -147,7 +158,8 @@ def assign_precision(graph: Graph, target: Target) -> Graph:
         inputs: list[str | None] = []
         for argument, name in zip(contract.inputs, node.inputs, strict=True):
             if name is not None and name in weights and values[name].dtype is None:
-                dtype = _allowed(argument, target.override(name) or target.weights)
+                usual = target.matrices if name in matrices else target.weights
+                dtype = _allowed(argument, target.override(name) or usual)
                 values[name] = with_dtype(values[name], dtype)
                 weights[name] = replace(weights[name], dtype=dtype)
             inputs.append(name if name is None else _cast_for(argument, name, values, nodes))
@@ -158,8 +170,8 @@ def assign_precision(graph: Graph, target: Target) -> Graph:
             elif contract.is_view:
                 dtype = values[str(inputs[0])].dtype or target.activations
             else:
-                usual: DType = "float32" if name in graph.outputs else target.activations
-                dtype = _allowed(argument, target.override(name) or usual)
+                made: DType = "float32" if name in graph.outputs else target.activations
+                dtype = _allowed(argument, target.override(name) or made)
             values[name] = with_dtype(values[name], dtype)
         nodes.append(replace(node, inputs=tuple(inputs)))
     return replace(graph, nodes=tuple(nodes), values=values, weights=weights)

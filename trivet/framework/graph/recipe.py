@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType, cast, storage
+from trivet.base.dtypes import Array, DType, cast, row_bytes, storage
 from trivet.base.errors import GraphError
 from trivet.operators.contract import Layout
-from trivet.operators.panels import PANEL_OUTPUTS, pack_panels
+from trivet.operators.panels import PANEL_OUTPUTS, pack_panels, panels_shape
 
 # rows [start, stop) of the named tensor, in float32 or in bfloat16's storage, with the dtype they are in
 ReadRows = Callable[[str, int, int], tuple[Array, DType]]
@@ -67,11 +67,12 @@ class Recipe:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape of the array that is written."""
-        if self.layout != "panels":
-            return self.shape
-        outputs, inputs = self.shape
-        return (-(-outputs // PANEL_OUTPUTS), inputs, PANEL_OUTPUTS)
+        """The shape of the array that is written, in elements of its storage."""
+        assert self.dtype is not None, "how a weight is stored is known once its dtype is assigned"
+        if self.layout == "panels":
+            outputs, inputs = self.shape
+            return panels_shape(outputs, inputs, self.dtype)
+        return (*self.shape[:-1], row_bytes(self.shape[-1], "int8")) if self.dtype == "int8" else self.shape
 
     @property
     def sources(self) -> tuple[Source, ...]:

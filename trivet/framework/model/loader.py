@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from trivet.base.dtypes import DType
 from trivet.base.errors import CheckpointError, ResourceError
@@ -96,6 +97,7 @@ def load(
     *,
     device: DeviceName = "cpu",
     dtype: DType | None = None,
+    weights: Literal["int8"] | None = None,
     threads: int | None = None,
     max_context: int | None = None,
     kv_memory: int | None = None,
@@ -113,7 +115,8 @@ def load(
     (what is done, bytes done, bytes in all) while a checkpoint is converted. `verify` compares every weight with its
     checksum while it is read, by `engine`, or by what fits the files if None.
 
-    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16.
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16. `weights` "int8" keeps the matrices in
+    8 bits; None those of a package as they are, and of a checkpoint in `dtype`.
 
     Raises CheckpointError or ConfigError for the model, ResourceError when it does not fit this host.
     """
@@ -124,7 +127,8 @@ def load(
         placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
     with times.phase("open"):
         package = open_model(
-            model, device=device, dtype=dtype, verify=False, progress=progress, settings=settings, times=times
+            model, device=device, dtype=dtype, weights=weights, verify=False, progress=progress, settings=settings,
+            times=times,
         )
     context = _context(package.config, max_context)
     layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
@@ -135,17 +139,17 @@ def load(
     with ThreadPoolExecutor(1) as beside:
         parsed = beside.submit(lambda: (Tokenizer(package.tokenizer), ChatTemplate(package.tokenizer)))
         with times.phase("read"):
-            weights = read_package(package.path, package.stored, options, placed.numa_node)
+            read = read_package(package.path, package.stored, options, placed.numa_node)
         with times.phase("tokenizer"):  # what is left of it
             tokenizer, template = parsed.result()
     with times.phase("bind"):
         limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
         plan = BINDINGS[device].bind(
-            Request(package.graph, weights.arrays, limits, layout, num_slots, placed.cpus, settings.cpu_target)
+            Request(package.graph, read.arrays, limits, layout, num_slots, placed.cpus, settings.cpu_target)
         )
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
     return LoadedModel(
-        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, weights.report
+        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, read.report
     )
 
 
@@ -154,6 +158,7 @@ def open_model(
     *,
     device: DeviceName = "cpu",
     dtype: DType | None = None,
+    weights: Literal["int8"] | None = None,
     level: int = MAX_LEVEL,
     verify: bool = True,
     progress: Progress | None = None,
@@ -162,22 +167,30 @@ def open_model(
 ) -> Package:
     """The package at `model`, or that of the checkpoint there: converted into the cache once, found again by digest.
 
-    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16. Converting is the phase "transform".
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16; `weights` as `load` has it. Converting
+    is the phase "transform".
     """
 
     wanted: DType = dtype or "bfloat16"
     layout = "cpu" if device == "cpu" else "torch"  # an NPU takes what PyTorch takes
 
     def build(checkpoint: Path, destination: Path) -> Package:
+        asked = Wanted(wanted, level, device, matrices=weights)
         with (times or LoadTimes()).phase("transform"):
-            return convert(checkpoint, destination, Wanted(wanted, level, device), progress=progress).package
+            return convert(checkpoint, destination, asked, progress=progress).package
 
     settings = settings or read_settings()
-    package = packaged(Path(model), settings.cache_dir, f"{wanted}-level{level}-{layout}", build, verify=verify)
+    variant = "-".join([wanted, *([weights] if weights else []), f"level{level}", layout])
+    package = packaged(Path(model), settings.cache_dir, variant, build, verify=verify)
     if dtype not in (None, package.dtype):
         raise CheckpointError(
             f"{model} is a package in {package.dtype}, {dtype} was asked for",
             "convert its checkpoint again with --dtype",
+        )
+    if weights is not None and not has_int8(package.graph):
+        raise CheckpointError(
+            f"{model} is a package whose weights are in {package.dtype}, {weights} was asked for",
+            f"convert its checkpoint again with --weights {weights}",
         )
     if layout_of(package.graph) != layout:
         raise CheckpointError(
@@ -190,6 +203,11 @@ def open_model(
 def layout_of(graph: Graph) -> str:
     """For which devices the weights of the graph are laid out: "cpu", or "torch" for all others."""
     return "torch" if any(graph.values[stream.name].layout == "blocks" for stream in graph.streams) else "cpu"
+
+
+def has_int8(graph: Graph) -> bool:
+    """Whether matrices of the graph are kept in 8 bits."""
+    return any(recipe.dtype == "int8" for recipe in graph.weights.values())
 
 
 def model_config(model: str | Path, settings: Settings | None = None) -> ModelConfig:
@@ -213,9 +231,10 @@ def model_graph(
     level: int = MAX_LEVEL,
     device: DeviceName = "cpu",
     overrides: tuple[tuple[str, DType], ...] = (),
+    matrices: DType | None = None,
 ) -> Graph:
     """The graph as it runs on the device: built by the family, then optimised."""
-    return optimise(build_graph(config), target_for(device, dtype, overrides), level)
+    return optimise(build_graph(config), target_for(device, dtype, overrides, matrices), level)
 
 
 def _context(config: ModelConfig, asked: int | None) -> int:

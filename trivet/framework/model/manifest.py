@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from trivet import __version__
-from trivet.base.dtypes import DTYPES, DType, item_bytes
+from trivet.base.dtypes import DTYPES, GROUP, DType, cast, item_bytes
 from trivet.base.errors import CheckpointError, ConfigError, GraphError
 from trivet.framework.graph import ir
 from trivet.framework.graph.ir import Graph
@@ -124,6 +124,9 @@ def layout_fingerprint(graph: Graph, num_ranks: int = 1) -> str:
         [name, list(recipe.stored_shape), recipe.dtype, recipe.layout] for name, recipe in graph.weights.items()
     ]
     panels = [pack_panels(np.arange(PANEL_OUTPUTS, dtype=dtype)[:, None]).ravel().tolist() for dtype in ("u2", "f4")]
+    if any(recipe.dtype == "int8" for recipe in graph.weights.values()):
+        ramp = np.linspace(-1, 1, PANEL_OUTPUTS * (GROUP + 1), dtype=np.float32).reshape(PANEL_OUTPUTS, -1)
+        panels.append(pack_panels(cast(ramp, "float32", "int8")).ravel().tolist())
     return str(xxhash.xxh3_64_hexdigest(json.dumps([layout, panels, num_ranks]).encode()))
 
 

@@ -16,7 +16,8 @@ from trivet.framework.model.pieces import Piece
 SHARD_BYTES = 10**9  # a gigabyte: what object stores and file systems all take, and what a killed conversion may lose
 
 _ENTRY_BYTES = 512  # what a weight and its pad take in a header, generously
-_FORMAT_DTYPES: dict[DType, str] = {"float32": "F32", "bfloat16": "BF16"}
+# int8 is bytes to other readers: its scales lie among its integers.
+_FORMAT_DTYPES: dict[DType, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "U8"}
 
 
 @dataclass(frozen=True)

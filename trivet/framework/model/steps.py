@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 import xxhash
 
@@ -49,6 +50,7 @@ class Wanted:
     shard_bytes: int = SHARD_BYTES
     ignored: tuple[str, ...] = ()  # shell patterns of tensors that may have no place in the graph
     memory_bytes: int | None = None  # the most that verifying may take; None: what is free
+    matrices: Literal["int8"] | None = None  # another format for what linears multiply with
 
 
 @dataclass
@@ -135,7 +137,7 @@ def map_names(conversion: Conversion) -> tuple[str, str]:
 def optimise_graph(conversion: Conversion) -> tuple[str, str]:
     """The graph as it will run; its weights' recipes are rewritten with it."""
     wanted = conversion.wanted
-    target = target_for(wanted.target, wanted.dtype, wanted.overrides)
+    target = target_for(wanted.target, wanted.dtype, wanted.overrides, wanted.matrices)
     conversion.graph = optimise(conversion.graph, target, wanted.level)
     made = f"level {wanted.level} for {wanted.target}: {len(conversion.graph.nodes)} nodes"
     return made, _digest(ir.to_json(conversion.graph))

@@ -50,6 +50,8 @@ def to_fractal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(call: Call) -> str | None:
+    if formats(call)["weight"] == "int8":
+        return "weight is int8, its scales in its rows: npu_weight_quant_batchmatmul takes integers and scales apart"
     return refuse_formats(call, ("x", "weight"))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from trivet.base.dtypes import DType
+from trivet.base.dtypes import GROUP, DType
 from trivet.operators.contract import Call, Implementation, Layout, implement
 from trivet.operators.torch.lengths import StepLengths
 
@@ -18,6 +18,7 @@ DTYPES: dict[DType, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "int32": torch.int32,
+    "int8": torch.uint8,  # integers and scales, as `trivet.base.dtypes` has them
 }
 
 _LAYOUTS: tuple[Layout, ...] = ("rows", "blocks")
@@ -29,6 +30,16 @@ def refuse_layouts(call: Call) -> str | None:
         if spec is not None and spec.layout not in _LAYOUTS:
             return f"a tensor lies in {spec.layout}, wanted rows or blocks (pass lay_out for this device)"
     return None
+
+
+def widened(rows: torch.Tensor, dtype: DType | None) -> torch.Tensor:
+    """Rows of a weight as numbers: those of int8 in float32, which they are exactly; others as they are."""
+    if dtype != "int8":
+        return rows
+    num_groups = -(-rows.shape[1] // (GROUP + 2))
+    width = rows.shape[1] - 2 * num_groups
+    integers, scales = rows[:, :width].view(torch.int8), rows[:, width:].contiguous().view(torch.bfloat16)
+    return integers.float() * scales.float().repeat_interleave(GROUP, 1)[:, :width]
 
 
 def implement_in_torch(operator: str, lower: Lower) -> Implementation:

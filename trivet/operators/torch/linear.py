@@ -8,16 +8,17 @@ import torch
 from torch.nn.functional import linear
 
 from trivet.operators.contract import Call
-from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch
+from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch, widened
 from trivet.operators.torch.lengths import StepLengths
 
 
 def _linear(call: Call, sizes: Mapping[str, int]) -> Run:
-    assert call.outputs[0].dtype is not None
-    dtype = DTYPES[call.outputs[0].dtype]
+    assert call.outputs[0].dtype is not None and call.inputs[1] is not None
+    dtype, stored = DTYPES[call.outputs[0].dtype], call.inputs[1].dtype
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
         x, weight = given(inputs, 0, 1)
+        weight = widened(weight, stored)
         common = torch.promote_types(x.dtype, weight.dtype)  # float32 rows stay float32 beside bfloat16 weights
         y = linear(x.to(common), weight.to(common)).to(dtype)
         bias = inputs[2]

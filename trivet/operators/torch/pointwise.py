@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import embedding, silu
 
 from trivet.operators.contract import Call
-from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch
+from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch, widened
 from trivet.operators.torch.lengths import StepLengths
 
 
@@ -18,11 +18,13 @@ def _dtype(call: Call) -> torch.dtype:
 
 
 def _embed(call: Call, sizes: Mapping[str, int]) -> Run:
-    dtype = _dtype(call)
+    assert call.inputs[1] is not None
+    dtype, stored = _dtype(call), call.inputs[1].dtype
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
         tokens, table = given(inputs, 0, 1)
-        return [embedding(tokens, table).to(dtype)]
+        rows = table[tokens] if stored == "int8" else embedding(tokens, table)
+        return [widened(rows, stored).to(dtype)]
 
     return run
 

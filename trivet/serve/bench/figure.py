@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, get_args
 
-Question = Literal["limits", "load", "prefill", "decode"]
+Question = Literal["limits", "load", "prefill", "decode", "kernels"]
 Unit = Literal["tokens/s", "s", "bytes/s", "FLOP/s"]
 Limit = Literal["memory", "multiply-add", "storage"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from trivet._native import targets
 from trivet.base.dtypes import DType
@@ -16,6 +17,7 @@ from trivet.framework.model.loader import load, model_config, open_model
 from trivet.framework.model.steps import Progress
 from trivet.serve.bench.decode import measure_decode
 from trivet.serve.bench.figure import Measurement, Question, judge, speeds_of_limits
+from trivet.serve.bench.kernels import measure_kernels
 from trivet.serve.bench.limits import measure_limits
 from trivet.serve.bench.load import measure_load
 from trivet.serve.bench.prefill import measure_prefill
@@ -43,6 +45,7 @@ def run(
     model: Path | None,
     *,
     dtype: DType | None,
+    weights: Literal["int8"] | None,
     threads: int | None,
     repeats: int,
     settings: Settings,
@@ -60,7 +63,7 @@ def run(
     target = settings.cpu_target or targets()[0]
     package = None
     if model is not None:
-        package = open_model(model, dtype=dtype, verify=False, progress=progress, settings=settings)
+        package = open_model(model, dtype=dtype, weights=weights, verify=False, progress=progress, settings=settings)
     taken = stamp(package, facts, device, target)  # now: the checkout may move on while the run takes its minutes
     tell("limits, first")
     measurements = measure_limits(device.cpus, target, repeats, "first")
@@ -85,7 +88,7 @@ def _loaded(
     tell: Callable[[str], None],
 ) -> Iterator[Measurement]:
     """The questions that need the model in memory; it is gone when they are answered."""
-    if not {"prefill", "decode"} & set(questions):
+    if not {"prefill", "decode", "kernels"} & set(questions):
         return
     context = min(model_config(package).max_context, _MAX_CONTEXT)
     loaded = load(package, threads=threads, max_context=context, max_sequences=_MAX_SEQUENCES,
@@ -94,4 +97,6 @@ def _loaded(
         yield from measure_prefill(loaded.plan, step_tokens=_STEP_TOKENS, repeats=repeats, tell=tell)
     if "decode" in questions:
         yield from measure_decode(loaded.plan, step_tokens=_STEP_TOKENS, repeats=repeats, tell=tell)
+    if "kernels" in questions:
+        yield from measure_kernels(loaded.plan, repeats=repeats, tell=tell)
     loaded.plan.close()
