@@ -6,7 +6,7 @@ ASCEND := .venv-ascend
 NATIVE := $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench test-kernels test-aarch64 test-ascend docs clean
+.PHONY: help demo test check soak bench test-kernels test-aarch64 test-instructions test-ascend docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z][a-z0-9-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,7 +27,7 @@ soak: $(VENV)/tested  ## The properties with thousands of examples (about an hou
 	$(BIN)/pytest tests/properties --hypothesis-profile=soak
 
 bench: $(VENV)/tested  ## Measure this machine and the demo's model, and write the rows to benchmarks/results
-	for question in limits decode prefill load; do $(BIN)/python benchmarks/$$question.py || exit 1; done
+	for question in limits decode prefill load kernels; do $(BIN)/python benchmarks/$$question.py || exit 1; done
 
 docs: $(VENV)/tested  ## Write the generated pages of docs/reference again
 	$(BIN)/python docs/generate.py
@@ -42,6 +42,11 @@ test-aarch64:  ## The kernels' own tests for Arm, under qemu-user (needs g++-aar
 	cmake -S native -B build/aarch64 -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/aarch64 --parallel
 	qemu-aarch64 build/aarch64/kernel_tests --small
+
+test-instructions:  ## Instructions of fixed steps, under valgrind, beside the committed counts (needs valgrind)
+	cmake -S native -B build/instructions -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DCMAKE_BUILD_TYPE=Release
+	cmake --build build/instructions --parallel --target fixed_step
+	$(PYTHON) benchmarks/instructions.py build/instructions/fixed_step
 
 test-ascend: $(ASCEND)/installed  ## What proves the Ascend code without an Ascend, in an environment of its own (.venv-ascend)
 	$(ASCEND)/bin/python -m pytest tests/ascend/test_torch.py tests/ascend/test_fake_device.py $(wildcard tests/ascend/test_triton_[cr]*.py tests/ascend/test_hivm_*.py)

@@ -173,6 +173,19 @@ def test_a_weight_may_be_kept_in_another_format_than_the_rest(cache: Path, tmp_p
     assert trivet(["up", str(package), "--check-only"], cache).returncode == 0
 
 
+def test_weights_in_int8_are_judged_as_they_are_converted_and_the_package_keeps_the_judgement(
+    cache: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    converted = trivet(["convert", LLAMA, str(package), "--weights", "int8"], cache)
+    kept = json.loads((package / "accuracy.json").read_text())
+
+    assert converted.returncode == 0
+    assert "against bfloat16" in converted.stdout and "of positions" in converted.stdout
+    assert kept["perplexity"] == pytest.approx(kept["reference_perplexity"], rel=0.05)
+    assert trivet(["up", str(package), "--check-only"], cache).returncode == 0
+
+
 def test_graph_prints_what_each_pass_changed(cache: Path) -> None:
     lines = trivet(["graph", LLAMA], cache).stdout.splitlines()
 

@@ -16,11 +16,12 @@ from trivet.framework.model.loader import open_model
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.standard_normal((6, 40)).astype(np.float32)
+TOKENS = [3, 1, 4, 1, 5, 9]
 LAYERS = [RNG.standard_normal((6, 8)).astype(np.float32) for _ in range(3)]
 
 
 def compared(logits: Array, layers: Sequence[Array] = LAYERS) -> Agreement:
-    return compare(Answers(logits, layers), Answers(LOGITS, LAYERS))
+    return compare(TOKENS, Answers(logits, layers), Answers(LOGITS, LAYERS))
 
 
 def test_what_is_equal_agrees_in_everything() -> None:
@@ -65,21 +66,21 @@ def test_bfloat16_is_near_float32_on_a_real_graph_and_float32_is_itself(tmp_path
 
 
 def test_greedy_continuations_agree_up_to_the_first_token_that_differs() -> None:
-    found = compare(Answers(LOGITS, LAYERS, (5, 7, 9, 2)), Answers(LOGITS, LAYERS, (5, 7, 8, 2)))
+    found = compare(TOKENS, Answers(LOGITS, LAYERS, (5, 7, 9, 2)), Answers(LOGITS, LAYERS, (5, 7, 8, 2)))
 
     assert (4, 2) == (found.greedy_tokens, found.greedy_agreed)
 
 
 def test_another_model_is_no_reference() -> None:
     with pytest.raises(ConfigError, match="3 layers and a vocabulary of 40 against 2 and 40"):
-        compare(Answers(LOGITS, LAYERS), Answers(LOGITS, LAYERS[:2]))
+        compare(TOKENS, Answers(LOGITS, LAYERS), Answers(LOGITS, LAYERS[:2]))
 
 
 def test_a_greedy_continuation_is_the_recorded_one_and_another_package_is_a_reference(tmp_path: Path) -> None:
     settings = Settings(cache_dir=tmp_path, api_key=None, cpu_target=None)
     oracle, model = recorded("qwen3"), str(FIXTURES / "qwen3")
     package = open_model(model, dtype="float32", settings=settings).path
-    subject, reference = Side("cpu", "float32"), Side("cpu", None, str(package))
+    subject, reference = Side("cpu", "float32"), Side("cpu", None, model=str(package))
     found = measure(model, oracle["prompt"].tolist(), subject, reference, (0,), settings, num_greedy=8)
 
     assert (8, 8) == (found.greedy_tokens, found.greedy_agreed)
@@ -113,3 +114,22 @@ def test_the_published_implementation_gives_the_recorded_logits_and_layers(famil
     assert 1.0 == found.top_1
     assert (4, 4) == (found.greedy_tokens, found.greedy_agreed)
     assert max(found.layers) < 1e-4
+
+
+def test_perplexity_is_that_of_the_next_token_and_of_an_even_choice_the_number_of_choices() -> None:
+    even = np.zeros((6, 40), np.float32)
+    sure = np.full((6, 40), -50, np.float32)
+    sure[np.arange(5), TOKENS[1:]] = 50
+    found = compare(TOKENS, Answers(sure, LAYERS), Answers(even, LAYERS))
+
+    assert (pytest.approx(1), pytest.approx(40)) == (found.perplexity, found.reference_perplexity)
+
+
+def test_int8_is_near_bfloat16_and_differs_from_it(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path, api_key=None, cpu_target=None)
+    prompt = recorded("llama")["prompt"].tolist()
+    small, half = Side("cpu", "bfloat16", "int8"), Side("cpu", "bfloat16")
+    found = measure(str(FIXTURES / "llama"), prompt, small, half, (0,), settings)
+
+    assert 0.0 < found.mean_error < 0.05
+    assert pytest.approx(found.reference_perplexity, rel=0.02) == found.perplexity

@@ -17,6 +17,7 @@ from trivet.framework.graph.cost import flops, node_bytes, streamed_bytes
 from trivet.framework.graph.plan import Limits
 from trivet.serve.bench.decode import measure_decode
 from trivet.serve.bench.figure import Measurement, judge, speeds_of_limits
+from trivet.serve.bench.kernels import measure_kernels
 from trivet.serve.bench.load import cached_share, drop_from_page_cache, first_token_s
 from trivet.serve.bench.prefill import measure_prefill
 from trivet.serve.bench.rows import COLUMNS, append_csv, to_row
@@ -327,8 +328,22 @@ def test_the_limits_need_no_model(tmp_path):
     assert 2 == result.stdout.count("GFLOP/s")
 
 
+def test_every_kernel_of_a_step_is_held_against_what_its_contract_asks_for():
+    plan = cpu_plan("llama", "bfloat16", num_slots=8, limits=Limits(64, 1, 1, 65))
+    told = []
+    made = list(measure_kernels(plan, prompt_tokens=64, repeats=2, tell=told.append))
+    decode = {each.name: each for each in made if each.settings["step"] == "decode"}
+
+    assert ["kernels, prefill", "kernels, decode"] == told
+    assert len(plan.nodes) == sum(each.settings["nodes"] for each in decode.values())
+    head = next(node for node in reversed(plan.nodes) if node.operator == "linear")
+    vocab, hidden = plan.graph.values[head.inputs[1]].axes
+    measured = decode[f"decode, linear bfloat16[{vocab}, {hidden}] panels"]
+    assert {"memory": 2 * vocab * hidden + 4 * (vocab + hidden), "multiply-add": 2 * vocab * hidden} == measured.needs
+
+
 def test_every_question_has_a_benchmark_that_asks_it():
     folder = Path(__file__).parents[2] / "benchmarks"
 
-    for question in ("decode", "limits", "load", "prefill"):
+    for question in ("decode", "kernels", "limits", "load", "prefill"):
         assert f'"--only", "{question}"' in (folder / f"{question}.py").read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -12,11 +12,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
     from trivet.framework.engine.accuracy import Agreement, Published, Side
     from trivet.framework.graph.passes import DeviceName
 
-_TEXT = (
-    "A trivet stands on three legs; take one away and what it carries falls. Water boils at one hundred degrees "
-    "at sea level, and at less on a mountain. def area(radius): return 3.14159 * radius ** 2. The first five prime "
-    "numbers are 2, 3, 5, 7 and 11. Hallo Welt, bonjour le monde, 你好,世界."
-)
 _DEVICES = click.Choice(["cpu", "torch", "npu"])
 _DTYPES = click.Choice(["bfloat16", "float32"])
 
@@ -25,19 +20,20 @@ _DTYPES = click.Choice(["bfloat16", "float32"])
 @click.argument("model")
 @click.option("--device", type=_DEVICES, default="cpu", show_default=True, help="What is judged")
 @click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="In which format")
+@click.option("--weights", type=click.Choice(["int8"]), help="With its matrices in 8 bits")
 @click.option("--against", metavar="REFERENCE", default="cpu", show_default=True,
               help="A device; hf: transformers in float32; package[:PATH]: a package as it is")  # fmt: skip
 @click.option("--against-dtype", type=_DTYPES, default="float32", show_default=True,
               help="The format of a reference that is a device")  # fmt: skip
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="A text to compare on  [default: a paragraph of several kinds]")  # fmt: skip
+              help="A text to compare on  [default: a page of prose]")  # fmt: skip
 @click.option("--tokens", metavar="IDS", help="Token ids to compare on, separated by commas, instead of a text")
 @click.option("--greedy", type=click.IntRange(0), default=16, show_default=True,
               help="Tokens by which both continue, to see where they part")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON")
 def accuracy(
-    model: str, device: DeviceName, dtype: DType, against: str, against_dtype: DType, text: Path | None,
-    tokens: str | None, greedy: int, as_json: bool,
+    model: str, device: DeviceName, dtype: DType, weights: Literal["int8"] | None, against: str, against_dtype: DType,
+    text: Path | None, tokens: str | None, greedy: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare MODEL on a device and in a format with a reference: logits, choices, and the drift layer by layer."""
     import msgspec
@@ -45,19 +41,20 @@ def accuracy(
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
     from trivet.driver.readers.host import read_facts
-    from trivet.framework.engine.accuracy import Side, measure
+    from trivet.framework.engine.accuracy import Side, measure, sample_tokens
     from trivet.framework.model.loader import open_model
     from trivet.framework.model.tokenizer import Tokenizer
 
     settings = read_settings()
-    subject, reference = Side(device, dtype), _reference(against, against_dtype)
-    package = open_model(model, device=device, dtype=dtype, settings=settings)
-    most = package.config.max_context - greedy
-    if tokens is None:
-        content = _TEXT if text is None else text.read_text()
-        ids = Tokenizer(package.tokenizer).encode(content, add_special=True)[:most]
-    else:
+    subject, reference = Side(device, dtype, weights), _reference(against, against_dtype)
+    package = open_model(model, device=device, dtype=dtype, weights=weights, settings=settings)
+    most = package.config.max_context
+    if tokens is not None:
         ids = _token_ids(tokens, package.config.vocab_size, most)
+    elif text is not None:
+        ids = Tokenizer(package.tokenizer).encode(text.read_text(), add_special=True)[:most]
+    else:
+        ids = sample_tokens(package)
     found = measure(model, ids, subject, reference, open_device("cpu", read_facts()).cpus, settings, greedy)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
@@ -76,7 +73,7 @@ def _reference(against: str, dtype: DType) -> Side | Published:
     if against == "hf":
         return Published()
     if kind == "package":
-        return Side("cpu", None, path or None)
+        return Side("cpu", None, model=path or None)
     if against in _DEVICES.choices:
         return Side(cast("DeviceName", against), dtype)
     raise ConfigError(
@@ -92,11 +89,12 @@ def _token_ids(text: str, vocab_size: int, most: int) -> list[int]:
     if wrong is not None:
         raise ConfigError(f"--tokens: {wrong!r} is no token id, wanted numbers from 0 to {vocab_size - 1}")
     if len(parts) > most:
-        raise ConfigError(f"--tokens: {len(parts)} are given, {most} leave room for --greedy", "give fewer of either")
+        raise ConfigError(f"--tokens: {len(parts)} are given, the model takes {most}", "give fewer")
     return [int(part) for part in parts]
 
 
 def _print(found: Agreement) -> None:
+    click.echo(f"  perplexity  {found.perplexity:.3f}, the reference {found.reference_perplexity:.3f}")
     click.echo(f"  logits      mean error {found.mean_error:.2g}, greatest {found.max_error:.2g}")
     click.echo(f"  divergence  mean {found.mean_kl:.2g} nats, greatest {found.max_kl:.2g}")
     click.echo(f"  likeliest   the same at {found.top_1:.2%} of positions, of the first five {found.top_5:.2%} shared")

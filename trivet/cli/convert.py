@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
     from trivet.base.dtypes import DType
     from trivet.framework.graph.passes import DeviceName
     from trivet.framework.model.convert import Converted
+    from trivet.framework.model.package import Package
 
 _EXIT_INTERRUPTED = 130  # what shells give for SIGINT
 _NUM_SLOWEST = 5
@@ -84,11 +85,14 @@ def convert(
         click.echo(to_json(converted))
     else:
         print_steps(converted, destination, target, num_ranks)
+    if weights is not None and target == "cpu" and num_ranks == 1 and converted.steps:
+        click.echo(_judge(converted.package, source, dtype), err=as_json)
 
 
 def print_steps(converted: Converted, destination: Path, target: DeviceName, num_ranks: int) -> None:
     """A line per step, the slowest nodes, and what to do next."""
     from trivet.base.units import format_bytes, format_seconds
+    from trivet.framework.model.loader import has_int8
 
     package, verification = converted.package, converted.verification
     for report in converted.steps:
@@ -98,7 +102,8 @@ def print_steps(converted: Converted, destination: Path, target: DeviceName, num
     before = "" if converted.steps else ", made before"
     size = format_bytes(package.weight_bytes)
     each = f" for each of {num_ranks} ranks" if num_ranks > 1 else ""
-    click.echo(f"{destination}: {len(package.weights)} weights, {size} in {package.dtype}{each}{before}")
+    form = "int8" if has_int8(package.graph) else package.dtype
+    click.echo(f"{destination}: {len(package.weights)} weights, {size} in {form}{each}{before}")
     if num_ranks == 1:
         device = "" if target == "cpu" else f" --device {target}"
         click.echo(f"serve it with: trivet up {destination}{device}")
@@ -117,3 +122,24 @@ def to_json(converted: Converted) -> str:
         "verification": converted.verification,
     }
     return msgspec.json.format(msgspec.json.encode(document)).decode()
+
+
+def _judge(package: Package, source: Path, dtype: DType) -> str:
+    """What the package lost against its checkpoint in `dtype`, in a sentence; in full in its accuracy.json."""
+    from trivet.base.settings import read_settings
+    from trivet.cli.options import Progress
+    from trivet.driver.devices.table import open_device
+    from trivet.driver.readers.host import read_facts
+    from trivet.framework.engine.accuracy import between, sample_tokens, write_accuracy
+    from trivet.framework.model.loader import open_model
+
+    settings = read_settings()
+    reference = open_model(source, dtype=dtype, settings=settings, progress=Progress(sys.stderr))
+    tokens, cpus = sample_tokens(package), open_device("cpu", read_facts()).cpus
+    found = between(tokens, package, reference, cpus, settings)
+    write_accuracy(package.path, f"{dtype} on cpu", found)
+    lost = found.perplexity / found.reference_perplexity - 1
+    return (
+        f"against {dtype}, on {found.num_tokens} tokens of prose: perplexity {found.perplexity:.3f} ({lost:+.2%}), "
+        f"the same likeliest token at {found.top_1:.1%} of positions"
+    )

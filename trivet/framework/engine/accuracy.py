@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -21,10 +23,15 @@ from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, BoundPlan, Limits
 from trivet.framework.memory.slots import lay_out
+from trivet.framework.model.json_file import write_json
 from trivet.framework.model.loader import open_model
 from trivet.framework.model.package import Package
+from trivet.framework.model.tokenizer import Tokenizer
 
 _TOP = 5
+_CONTINUED = 64  # tokens of the text that a continuation sees
+_BLOCK = 64  # positions whose distributions are in memory at once, in float64
+_SAMPLE = Path(__file__).with_name("sample_text.txt")
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,12 @@ class Side:
 
     device: DeviceName
     dtype: DType | None  # None: as the package has it
+    weights: Literal["int8"] | None = None
     model: str | None = None  # None: the model that is asked about
 
     def __str__(self) -> str:
-        where = f"{self.dtype or 'its own format'} on {self.device}"
+        weights = f" with {self.weights} weights" if self.weights else ""
+        where = f"{self.dtype or 'its own format'}{weights} on {self.device}"
         return where if self.model is None else f"{self.model} in {where}"
 
 
@@ -53,6 +62,8 @@ class Agreement:
     """What two plans say of the same tokens."""
 
     num_tokens: int
+    perplexity: float  # of the text, for the subject
+    reference_perplexity: float
     mean_error: float  # of logits, absolute
     max_error: float
     mean_kl: float  # nats, of the reference's distribution from the subject's
@@ -88,21 +99,42 @@ def measure(
     settings: Settings,
     num_greedy: int = 0,
 ) -> Agreement:
-    """Compare on `tokens`, each side in one step; then both continue by `num_greedy` tokens of their own.
+    """Compare on `tokens`, each side in one step; then both continue their last few by `num_greedy` of their own.
 
     Raises as `open_model`, `open_published` and the devices' bindings do; ConfigError when the two are of different
     models.
     """
     answers = []
     for side in (subject, reference):
-        with _opened(model, side, len(tokens) + num_greedy, cpus, settings) as compute:
-            logits, layers = compute(tokens)
-            answers.append(Answers(logits, layers, _continue(compute, tokens, logits, num_greedy)))
-    return compare(*answers)
+        with _opened(model, side, len(tokens), cpus, settings) as compute:
+            answers.append(Answers(*compute(tokens), _continue(compute, tokens, num_greedy)))
+    return compare(tokens, *answers)
 
 
-def compare(found: Answers, reference: Answers) -> Agreement:
-    """How far the answers found are from the reference's. Raises ConfigError when their shapes differ."""
+def between(
+    tokens: Sequence[int], package: Package, reference: Package, cpus: tuple[int, ...], settings: Settings
+) -> Agreement:
+    """Two packages of one model on the CPU, compared on `tokens` in one step."""
+    answers = []
+    for each in (package, reference):
+        with _bound(each, "cpu", len(tokens), cpus, settings) as compute:
+            answers.append(Answers(*compute(tokens)))
+    return compare(tokens, *answers)
+
+
+def sample_tokens(package: Package) -> list[int]:
+    """A page of English prose of the nineteenth century, free of rights, as the model reads it."""
+    text = _SAMPLE.read_text(encoding="utf-8")
+    return Tokenizer(package.tokenizer).encode(text, add_special=True)[: package.config.max_context]
+
+
+def write_accuracy(folder: Path, reference: str, found: Agreement) -> None:
+    """Keep in a package what was found of it: accuracy.json, for whoever decides whether to serve it."""
+    write_json(folder / "accuracy.json", {"reference": reference, **asdict(found)})
+
+
+def compare(tokens: Sequence[int], found: Answers, reference: Answers) -> Agreement:
+    """How far the answers found to `tokens` are from the reference's. Raises ConfigError when their shapes differ."""
     logits, wanted = found.logits, reference.logits
     if logits.shape != wanted.shape or len(found.layers) != len(reference.layers):
         raise ConfigError(
@@ -110,18 +142,31 @@ def compare(found: Answers, reference: Answers) -> Agreement:
             f"{len(reference.layers)} and {wanted.shape[1]}",
             "compare packages of the same model",
         )
-    error = np.abs(logits.astype(np.float64) - wanted)
-    log_p, log_q = _log_softmax(wanted), _log_softmax(logits)
-    kl = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(logits), _BLOCK)]
+    errors, divergences, losses, shared = [], [], [], []
+    for block in blocks:
+        error = np.abs(logits[block].astype(np.float64) - wanted[block])
+        errors.append((error.sum(), error.max()))
+        log_p, log_q = _log_softmax(wanted[block]), _log_softmax(logits[block])
+        divergences.append((np.exp(log_p) * (log_p - log_q)).sum(axis=1))
+        following = np.asarray(tokens[block.start + 1 : block.stop + 1])
+        rows = np.arange(len(following))
+        losses.append(-np.stack([log_q[rows, following], log_p[rows, following]]))
+        top, wanted_top = (
+            np.argpartition(each[block], -_TOP, axis=1)[:, -_TOP:] for each in (logits, wanted)
+        )  # fmt: skip
+        shared += [len(np.intersect1d(a, b)) / _TOP for a, b in zip(top, wanted_top, strict=True)]
+    kl = np.concatenate(divergences)
+    perplexity, reference_perplexity = np.exp(np.concatenate(losses, axis=1).mean(axis=1)).tolist()
     best, wanted_best = logits.argmax(axis=1), wanted.argmax(axis=1)
     differs = np.flatnonzero(best != wanted_best)
     first = int(differs[0]) if len(differs) else None
-    top, wanted_top = (np.argpartition(each, -_TOP, axis=1)[:, -_TOP:] for each in (logits, wanted))
-    shared = [len(np.intersect1d(a, b)) / _TOP for a, b in zip(top, wanted_top, strict=True)]
     return Agreement(
         num_tokens=len(logits),
-        mean_error=float(error.mean()),
-        max_error=float(error.max()),
+        perplexity=perplexity,
+        reference_perplexity=reference_perplexity,
+        mean_error=float(sum(total for total, _ in errors) / logits.size),
+        max_error=float(max(greatest for _, greatest in errors)),
         mean_kl=float(kl.mean()),
         max_kl=float(kl.max()),
         top_1=float((best == wanted_best).mean()),
@@ -136,15 +181,25 @@ def compare(found: Answers, reference: Answers) -> Agreement:
 
 @contextmanager
 def _opened(
-    model: str, side: Side | Published, max_tokens: int, cpus: tuple[int, ...], settings: Settings
+    model: str, side: Side | Published, num_tokens: int, cpus: tuple[int, ...], settings: Settings
 ) -> Iterator[Compute]:
     """A side while it is asked; the next one is opened when its memory is free again."""
     if isinstance(side, Published):
         yield open_published(model)
         return
-    package = open_model(side.model or model, device=side.device, dtype=side.dtype, settings=settings)
+    package = open_model(
+        side.model or model, device=side.device, dtype=side.dtype, weights=side.weights, settings=settings
+    )
+    with _bound(package, side.device, num_tokens, cpus, settings) as compute:
+        yield compute
+
+
+@contextmanager
+def _bound(
+    package: Package, device: DeviceName, num_tokens: int, cpus: tuple[int, ...], settings: Settings
+) -> Iterator[Compute]:
     inputs = [f"layers.{layer}.input" for layer in range(package.config.num_layers)]
-    plan = _bind(package, side, max_tokens, inputs, cpus, settings)
+    plan = _bind(package, device, num_tokens, inputs, cpus, settings)
     try:
         yield lambda tokens: _compute(plan, package.graph.outputs[0], inputs, tokens)
     finally:
@@ -165,14 +220,14 @@ def _compute(plan: BoundPlan, output: str, inputs: Sequence[str], tokens: Sequen
     return values[output], [values[name] for name in inputs]
 
 
-def _continue(compute: Compute, tokens: Sequence[int], logits: Array, count: int) -> tuple[int, ...]:
-    """The likeliest tokens after the text, one by one; each from the whole text again, which needs no cache."""
-    text = list(tokens)
-    while len(text) < len(tokens) + count:
+def _continue(compute: Compute, tokens: Sequence[int], count: int) -> tuple[int, ...]:
+    """The likeliest tokens after the last of the text, one by one, each from all before it: it needs no cache."""
+    text = list(tokens[-max(1, min(_CONTINUED, len(tokens) - count)) :])
+    start = len(text)
+    while len(text) < start + count:
+        logits, _ = compute(text)
         text.append(int(logits[-1].argmax()))
-        if len(text) < len(tokens) + count:
-            logits, _ = compute(text)
-    return tuple(text[len(tokens) :])
+    return tuple(text[start:])
 
 
 def _agreed(found: Sequence[int], wanted: Sequence[int]) -> int:
@@ -181,9 +236,14 @@ def _agreed(found: Sequence[int], wanted: Sequence[int]) -> int:
 
 
 def _bind(
-    package: Package, side: Side, num_tokens: int, kept: Sequence[str], cpus: tuple[int, ...], settings: Settings
+    package: Package,
+    device: DeviceName,
+    num_tokens: int,
+    kept: Sequence[str],
+    cpus: tuple[int, ...],
+    settings: Settings,
 ) -> BoundPlan:
-    binding = BINDINGS[side.device]
+    binding = BINDINGS[device]
     layout = lay_out(stream_bytes(package.graph), slot_tokens=binding.slot_tokens)
     limits = Limits(num_tokens, 1, num_tokens, num_tokens)
     num_slots = layout.slots_for(num_tokens)

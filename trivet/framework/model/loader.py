@@ -127,7 +127,13 @@ def load(
         placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
     with times.phase("open"):
         package = open_model(
-            model, device=device, dtype=dtype, weights=weights, verify=False, progress=progress, settings=settings,
+            model,
+            device=device,
+            dtype=dtype,
+            weights=weights,
+            verify=False,
+            progress=progress,
+            settings=settings,
             times=times,
         )
     context = _context(package.config, max_context)

@@ -38,7 +38,9 @@ def widened(rows: torch.Tensor, dtype: DType | None) -> torch.Tensor:
         return rows
     num_groups = -(-rows.shape[1] // (GROUP + 2))
     width = rows.shape[1] - 2 * num_groups
-    integers, scales = rows[:, :width].view(torch.int8), rows[:, width:].contiguous().view(torch.bfloat16)
+    # Cloned: scales after an odd number of integers lie where no bfloat16 may.
+    scales = rows[:, width:].clone(memory_format=torch.contiguous_format).view(torch.bfloat16)
+    integers = rows[:, :width].view(torch.int8)
     return integers.float() * scales.float().repeat_interleave(GROUP, 1)[:, :width]
 
 

@@ -1,0 +1,67 @@
+"""Has a step come to take more instructions than it did? Counts, not time, so that a busy machine answers too.
+
+Each case is one step of a small decoder (native/tests/fixed_step.cpp) on one thread under valgrind's callgrind. The
+counts are those of benchmarks/results/instructions.json; another compiler gives others, so it is asked by name, and
+there is nothing to compare where it differs. valgrind has no AVX-512: the target is avx2.
+
+    python benchmarks/instructions.py build/instructions/fixed_step [--renew]
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+BASELINE = Path(__file__).parent / "results" / "instructions.json"
+CASES = tuple((dtype, num_tokens) for dtype in ("bfloat16", "int8") for num_tokens in (1, 32))
+TOLERANCE = 0.02  # the same build counts the same to the instruction; a little is left for other patch versions
+
+
+def count(step: str, dtype: str, num_tokens: int) -> int:
+    """The instructions of one step, its threads' start and the making of its weights left out."""
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+               "--toggle-collect=tv::Program::run*", step, "avx2", dtype, str(num_tokens)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode != 0 or found is None:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return int(found[1])
+
+
+def compiler() -> str:
+    version = subprocess.run(["c++", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"c++ {version}"
+
+
+def main(step: str, renew: bool) -> int:
+    if shutil.which("valgrind") is None:
+        print("instructions: not counted, valgrind is not installed (apt-get install valgrind)")
+        return 0
+    wanted = json.loads(BASELINE.read_text()) if BASELINE.exists() else {"compiler": None, "counts": {}}
+    if not renew and wanted["compiler"] != compiler():
+        print(f"instructions: not compared, the counts are of {wanted['compiler']}, this is {compiler()}")
+        return 0
+    counts = {f"{dtype}, {tokens} tokens": count(step, dtype, tokens) for dtype, tokens in CASES}
+    if renew:
+        BASELINE.write_text(json.dumps({"compiler": compiler(), "counts": counts}, indent=2) + "\n")
+        print(f"{BASELINE}: written")
+        return 0
+    worse = 0
+    for case, found in counts.items():
+        change = found / wanted["counts"][case] - 1
+        worse += change > TOLERANCE
+        print(
+            f"{case:<20} {found:>12,} instructions, {change:+.2%}{'  more than allowed' if change > TOLERANCE else ''}"
+        )
+    if worse:
+        print(f"find out why; if it is worth it: {sys.executable} {' '.join(sys.argv)} --renew")
+    return int(worse > 0)
+
+
+if __name__ == "__main__":
+    arguments = [each for each in sys.argv[1:] if each != "--renew"]
+    if len(arguments) != 1:
+        sys.exit(__doc__)
+    sys.exit(main(arguments[0], "--renew" in sys.argv))
