@@ -72,7 +72,8 @@ class Matrix {
 public:
     Matrix(DType dtype, int64_t rows, int64_t width, int64_t gap = 5)
         : dtype_(dtype), rows_(rows), width_(width),
-          element_(dtype == DType::int8 ? 1 : dtype == DType::bfloat16 ? 2 : 4), stride_((width + gap) * element_), before_(gap * element_), bytes_(before_ + rows * stride_, kGuard) {}
+          element_(dtype == DType::int8 ? 1 : dtype == DType::bfloat16 ? 2 : 4), stride_((width + gap) * element_),
+          before_(gap * element_), bytes_(before_ + rows * stride_, kGuard) {}
 
     int64_t rows() const { return rows_; }
     int64_t width() const { return width_; }
