@@ -48,13 +48,13 @@ def accuracy(
     settings = read_settings()
     subject, reference = Side(device, dtype, weights), _reference(against, against_dtype)
     package = open_model(model, device=device, dtype=dtype, weights=weights, settings=settings)
-    most = package.config.max_context
+    most = package.config.max_context - greedy
     if tokens is not None:
         ids = _token_ids(tokens, package.config.vocab_size, most)
     elif text is not None:
         ids = Tokenizer(package.tokenizer).encode(text.read_text(), add_special=True)[:most]
     else:
-        ids = sample_tokens(package)
+        ids = sample_tokens(package)[:most]
     found = measure(model, ids, subject, reference, open_device("cpu", read_facts()).cpus, settings, greedy)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
@@ -89,7 +89,7 @@ def _token_ids(text: str, vocab_size: int, most: int) -> list[int]:
     if wrong is not None:
         raise ConfigError(f"--tokens: {wrong!r} is no token id, wanted numbers from 0 to {vocab_size - 1}")
     if len(parts) > most:
-        raise ConfigError(f"--tokens: {len(parts)} are given, the model takes {most}", "give fewer")
+        raise ConfigError(f"--tokens: {len(parts)} are given, {most} leave room for --greedy", "give fewer of either")
     return [int(part) for part in parts]
 
 

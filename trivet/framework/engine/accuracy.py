@@ -106,7 +106,7 @@ def measure(
     """
     answers = []
     for side in (subject, reference):
-        with _opened(model, side, len(tokens), cpus, settings) as compute:
+        with _opened(model, side, len(tokens) + num_greedy, cpus, settings) as compute:
             answers.append(Answers(*compute(tokens), _continue(compute, tokens, num_greedy)))
     return compare(tokens, *answers)
 
@@ -222,7 +222,7 @@ def _compute(plan: BoundPlan, output: str, inputs: Sequence[str], tokens: Sequen
 
 def _continue(compute: Compute, tokens: Sequence[int], count: int) -> tuple[int, ...]:
     """The likeliest tokens after the last of the text, one by one, each from all before it: it needs no cache."""
-    text = list(tokens[-max(1, min(_CONTINUED, len(tokens) - count)) :])
+    text = list(tokens[-_CONTINUED:])
     start = len(text)
     while len(text) < start + count:
         logits, _ = compute(text)
