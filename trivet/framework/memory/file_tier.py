@@ -1,0 +1,288 @@
+"""Blocks of KV cache in files of one folder: they survive a restart, within a budget of physical bytes.
+
+A block is there when its name is in `blocks/`, and it gets that name last: its bytes are on disk before (fsync, then
+rename, then fsync of the folder). Any number of processes may read a folder; one at a time writes it, the one that
+holds the lock. What does not prove itself is a miss, and moved out of the way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trivet.base.dtypes import Array
+from trivet.base.errors import ResourceError
+from trivet.base.units import format_bytes
+from trivet.framework.memory.block import FORMAT, HEADER_BYTES, BlockError, Header, prove, read_block
+from trivet.framework.memory.chain import Identity, Link
+
+_log = logging.getLogger(__name__)
+
+_SECTOR_BYTES = 512  # of st_blocks, whatever the file system's own
+_SUFFIX = f".kv{FORMAT}"  # blocks of another format lie in the same budget, and are left alone until evicted
+_PLACES = ("quarantine", "blocks")  # where a block may lie
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A block on disk, as its writer last saw it."""
+
+    physical_bytes: int
+    used_ns: int  # its modification time, which every process that reads it sets
+
+
+@dataclass
+class FileCounts:
+    """What happened since the start."""
+
+    corrupt: int = 0  # blocks that did not prove themselves
+    written: int = 0
+    evicted: int = 0
+    failures: int = 0  # to read or write, of the file system
+    scrubbed: int = 0
+
+
+class FileTier:
+    """The blocks in `folder` that belong to `identity`, `block_bytes` each; all blocks there take at most
+    `budget_bytes`, those of other models included.
+
+    Raises ResourceError when the folder cannot be made or read, or the budget is less than one block. Not for two
+    threads at once, but for `holds` and `read`, which any may call.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int, identity: Identity, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self.counts = FileCounts()
+        self._folder = folder
+        self._budget_bytes = budget_bytes
+        self._identity = identity
+        self._bad: set[bytes] = set()  # did not prove themselves, and may still lie there
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the writer's: by file name, the next to go first
+        self._unproved: list[str] = []  # the writer's: what this round of scrubbing has not come to
+        self._used_bytes = 0
+        if budget_bytes < HEADER_BYTES + block_bytes:
+            raise ResourceError(
+                f"--kv-dir-bytes is {format_bytes(budget_bytes)}, one block of this model is "
+                f"{format_bytes(HEADER_BYTES + block_bytes)}",
+                "ask for more, or leave --kv-dir out",
+            )
+        try:
+            for place in ("partial", *_PLACES):
+                (folder / place).mkdir(mode=0o700, parents=True, exist_ok=True)  # what people wrote can be read there
+            self._lock = os.open(folder / "writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._is_writer = self._take_over()
+        except OSError as error:
+            raise ResourceError(
+                f"--kv-dir {folder} cannot be used: {error.strerror}", "name a folder that can be written to"
+            ) from error
+
+    @property
+    def is_writer(self) -> bool:
+        """Does this process write the folder? Others read it."""
+        return self._is_writer
+
+    @property
+    def used_bytes(self) -> int:
+        """Physical bytes of everything kept, as the writer knows; 0 in other processes."""
+        return self._used_bytes
+
+    def holds(self, link: Link) -> bool:
+        return link.name not in self._bad and self._path(link.name).exists()
+
+    def read(self, link: Link, into: Array) -> int | None:
+        """Fill `into` [block_bytes] and return its checksum; None when there is no such block that proves itself."""
+        try:
+            file = os.open(self._path(link.name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._failed("read", error)
+            return None
+        try:
+            found = read_block(file, link, self._identity, into)
+            with suppress(OSError):
+                os.utime(file)  # used now: what is evicted is what was not
+            return found
+        except BlockError as error:
+            self._quarantine(link.name, str(error))
+        except OSError as error:
+            self._failed("read", error)
+        finally:
+            os.close(file)
+        return None
+
+    def publish(self, blocks: Sequence[tuple[Link, Array, int]]) -> None:
+        """Keep these (link, payload, its checksum), all on disk when the call returns; what fails is left out."""
+        if not self._is_writer:
+            self._is_writer = self._take_over()
+        if not self._is_writer:
+            return
+        written = {}
+        for link, payload, payload_checksum in blocks:
+            is_here = link.name in written or self.holds(link)
+            if is_here or not self._make_room(HEADER_BYTES + payload.nbytes):
+                continue
+            header = Header(link, self._identity, payload.nbytes, payload_checksum)
+            size = self._write(self._partial(link.name), header.encode(), payload)
+            if size is not None:
+                written[link.name] = size
+        for name, size in written.items():
+            self._give_name(name, size)
+        if written:
+            self._sync_names()
+
+    def scrub_next(self) -> bool:
+        """Read one block to its end and take it away unless it proves itself. False when a round is complete."""
+        if not self._is_writer:
+            return False
+        if not self._unproved:
+            self._unproved = [file_name for file_name in self._kept if file_name.endswith(_SUFFIX)]
+            return False
+        name = bytes.fromhex(self._unproved.pop().removesuffix(_SUFFIX))
+        path = self._path(name)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # evicted or in quarantine meanwhile
+            return True
+        try:
+            prove(file, name)
+            self.counts.scrubbed += 1
+        except BlockError as error:
+            self._quarantine(name, str(error))
+        except OSError as error:
+            self._failed("read", error)
+        finally:
+            os.close(file)
+        return True
+
+    def close(self) -> None:
+        """Let another process write. Nothing is written after it."""
+        self._is_writer = False
+        os.close(self._lock)
+
+    def _path(self, name: bytes) -> Path:
+        return self._folder / "blocks" / f"{name.hex()}{_SUFFIX}"
+
+    def _partial(self, name: bytes) -> Path:
+        return self._folder / "partial" / self._path(name).name
+
+    def _write(self, path: Path, header: bytes, payload: Array) -> int | None:
+        """Both into a file, on disk when the call returns; its physical bytes, None when it failed."""
+        try:
+            size = _write(path, header, payload)
+        except OSError as error:
+            self._failed("write", error)
+            with suppress(OSError):
+                path.unlink()
+            return None
+        self._used_bytes += size
+        return size
+
+    def _give_name(self, name: bytes, size: int) -> None:
+        path = self._path(name)
+        try:
+            self._partial(name).rename(path)
+        except OSError as error:  # somebody removed it, or the folder
+            self._used_bytes -= size
+            self._failed("publish", error)
+            return
+        before = self._kept.pop(path.name, _Kept(0, 0))  # what lies in quarantine under the same name
+        self._kept[path.name] = _Kept(before.physical_bytes + size, time.time_ns())
+        self._bad.discard(name)
+        self.counts.written += 1
+
+    def _sync_names(self) -> None:
+        try:
+            _sync_folder(self._folder / "blocks")
+        except OSError as error:
+            self._failed("publish", error)
+
+    def _take_over(self) -> bool:
+        """Become the writer unless another process is: what it left half written goes, what is there is counted."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        for path in (self._folder / "partial").iterdir():
+            path.unlink()
+        found: dict[str, _Kept] = {}
+        for place in _PLACES:
+            with os.scandir(self._folder / place) as entries:
+                for entry in entries:
+                    before = found.get(entry.name, _Kept(0, 0))
+                    status = entry.stat()
+                    size = before.physical_bytes + status.st_blocks * _SECTOR_BYTES
+                    found[entry.name] = _Kept(size, max(before.used_ns, status.st_mtime_ns))
+        self._kept = OrderedDict(sorted(found.items(), key=lambda item: item[1].used_ns))
+        self._used_bytes = sum(kept.physical_bytes for kept in found.values())
+        return True
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Evict, least recently used first, until so many bytes fit; false when they cannot."""
+        while self._used_bytes + num_bytes > self._budget_bytes and self._kept:
+            name, kept = self._kept.popitem(last=False)
+            used_ns = self._used_ns(name)
+            if used_ns is not None and used_ns > kept.used_ns:  # by whatever process, since it was put in line
+                self._kept[name] = _Kept(kept.physical_bytes, used_ns)
+                continue
+            try:
+                for place in _PLACES:
+                    (self._folder / place / name).unlink(missing_ok=True)
+            except OSError as error:
+                self._kept[name] = kept
+                self._failed("evict", error)
+                return False
+            self._used_bytes -= kept.physical_bytes
+            self.counts.evicted += 1
+        return self._used_bytes + num_bytes <= self._budget_bytes
+
+    def _used_ns(self, file_name: str) -> int | None:
+        try:
+            return (self._folder / "blocks" / file_name).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def _quarantine(self, name: bytes, reason: str) -> None:
+        """Never to be served: known as bad here at once, and moved out of the way by the writer."""
+        self._bad.add(name)
+        self.counts.corrupt += 1
+        _log.error('event=kv_block_corrupt tier=files block=%s reason="%s"', name.hex(), reason)
+        if not self._is_writer:
+            return
+        try:
+            path = self._path(name)
+            path.rename(self._folder / "quarantine" / path.name)
+        except OSError as error:
+            self._failed("quarantine", error)
+
+    def _failed(self, act: str, error: OSError) -> None:
+        self.counts.failures += 1
+        _log.warning('event=kv_file_failed act=%s folder=%s reason="%s"', act, self._folder, error.strerror)
+
+
+def _write(path: Path, header: bytes, payload: Array) -> int:
+    """Both into a new file, on disk when the call returns; its physical bytes."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        for view in (memoryview(header), payload.data):
+            while view:
+                view = view[os.write(file, view) :]
+        os.fsync(file)
+        return os.fstat(file).st_blocks * _SECTOR_BYTES
+    finally:
+        os.close(file)
+
+
+def _sync_folder(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
