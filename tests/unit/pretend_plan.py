@@ -78,6 +78,16 @@ class PretendPlan:
             self._logits[row] = self._read(slots, int(batch.positions[token_index]))
         return self._logits[: len(batch.rows)]
 
+    @property
+    def slot_bytes(self) -> int:
+        return self._pool[0].nbytes
+
+    def read_slot(self, slot: int, into: Array) -> None:
+        into[:] = self._pool[slot].reshape(-1).view(np.uint8)
+
+    def write_slot(self, slot: int, source: Array) -> None:
+        self._pool[slot] = source.view(np.int64).reshape(self._pool[slot].shape)
+
     def _read(self, slots: Array, last: int) -> Array:
         stored = [self._pool[slots[p // self.slot_tokens], p % self.slot_tokens] for p in range(last + 1)]
         assert list(range(last + 1)) == [int(position) for _, position in stored], "a slot lost its positions"

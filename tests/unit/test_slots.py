@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trivet.framework.memory.chain import Chain, Identity
 from trivet.framework.memory.slots import SlotPool, kv_token_bytes, lay_out
 
 
@@ -93,3 +94,98 @@ def test_random_growing_and_releasing_never_loses_or_doubles_a_slot(num_slots, s
         elif not num_tokens:
             pool.release(held)
         pool.check(holders)
+
+
+def link(number):
+    return Chain(Identity(b"m" * 32, b"l" * 32), "").extend(array("i", [number]), 1, 1)[0]
+
+
+def filled(pool, *numbers):
+    """A holder of one full slot for each number, named by it."""
+    held = array("i")
+    pool.grow(held, len(numbers) * pool.slot_tokens)
+    for slot, number in zip(held, numbers, strict=True):
+        pool.name(slot, link(number))
+    return held
+
+
+def test_a_named_slot_is_found_and_shared_while_it_is_held_and_when_it_is_cold():
+    pool = SlotPool(4, slot_tokens=1)
+    held = filled(pool, 1, 2)
+    slots, shared = list(held), array("i")
+    pool.share(shared, pool.find([link(1), link(2), link(3)]))
+    assert slots == list(shared)
+    assert 2 == pool.num_free
+
+    pool.release(held)
+    assert 2 == pool.num_free  # the other holds them still
+    pool.release(shared)
+
+    assert 4 == pool.num_free
+    assert slots == pool.find([link(1), link(2)])
+    pool.check()
+
+
+def test_free_slots_go_before_cold_ones_and_the_end_of_a_sequence_before_its_beginning():
+    pool = SlotPool(4, slot_tokens=1)
+    first, second = filled(pool, 1, 2), filled(pool, 3)
+    taken = []
+    pool.on_reclaim = lambda slot, name: taken.append(name)
+    pool.release(first)
+    pool.release(second)
+    pool.grow(array("i"), 1)
+    assert [] == taken
+
+    pool.grow(array("i"), 3)
+
+    assert [link(2), link(1), link(3)] == taken
+
+
+def test_what_is_found_counts_once_when_the_pool_is_asked_for_room():
+    pool = SlotPool(3, slot_tokens=1)
+    pool.release(filled(pool, 1, 2))
+    found = pool.find([link(1), link(2)])
+
+    assert pool.fits(found, 3)
+    assert not pool.fits(found, 4)
+
+
+def test_what_is_forgotten_is_found_no_more_and_its_slot_is_free():
+    pool = SlotPool(2, slot_tokens=1)
+    held = filled(pool, 1, 2)
+    pool.forget(held[:1])
+    pool.release(held)
+    assert [] == pool.find([link(1)])
+    assert 1 == len(pool.find([link(2)]))
+    pool.forget(pool.find([link(2)]))
+
+    assert [] == pool.find([link(2)])
+    pool.check()
+
+
+ACTS = ["grow", "name", "share", "release", "forget"]
+
+
+@given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ACTS), st.integers(0, 5)), max_size=60))
+def test_random_sharing_never_loses_or_doubles_a_slot_and_a_name_leads_to_what_it_was_given_to(num_slots, acts):
+    pool = SlotPool(num_slots, 1)
+    holders = [array("i") for _ in range(4)]
+    content = {}
+    for holder, act, number in acts:
+        held = holders[holder]
+        if act == "grow" and pool.fits(held, len(held) + 1):
+            pool.grow(held, len(held) + 1)
+            content.pop(held[-1], None)
+        elif act == "name" and held and content.get(held[-1]) is None:
+            content[held[-1]] = number
+            pool.name(held[-1], link(number))
+        elif act == "share":
+            pool.share(held, pool.find([link(number)]))
+        elif act == "release":
+            pool.release(held)
+        elif act == "forget":
+            for slot in pool.find([link(number)]):
+                pool.forget([slot])
+        pool.check(holders)
+        for name in range(6):
+            assert all(content[slot] == name for slot in pool.find([link(name)]))

@@ -11,12 +11,14 @@ from itertools import count
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
+from trivet.framework.engine.prefixes import PrefixCounts, Prefixes
 from trivet.framework.engine.sampler import Choice, TokenLogprob, choose, to_draw
 from trivet.framework.engine.scheduler import Chunk, Scheduler
 from trivet.framework.engine.sequence import FinishReason, Request, Sequence
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
 from trivet.framework.graph.plan import Plan
 from trivet.framework.memory.slots import SlotPool
+from trivet.framework.memory.tiers import Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ class Engine:
     """Drives a plan. Call `step` while `has_work`; between steps, `add` and `abort` at will.
 
     `max_step_tokens` bounds the tokens of one step, so how long decodes wait for a prefill beside them; None takes
-    what the plan is bound for. Without a tokenizer there is no text, no end-of-text token and no stop string.
+    what the plan is bound for. Without a tokenizer there is no text, no end-of-text token and no stop string. `tiers`
+    keep what the KV pool cannot; `close` closes them.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Engine:
         tokenizer: StreamingTokenizer | None,
         *,
         max_step_tokens: int | None = None,
+        tiers: Tiers | None = None,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,10 +66,13 @@ class Engine:
         self._observer = NullObserver() if observer is None else observer
         self._clock = clock
         self._pool = SlotPool(plan.num_slots, plan.slot_tokens)
+        self._tiers = tiers
+        self._prefixes = Prefixes(self._pool, tiers, clock)
         self._scheduler = Scheduler(
             self._pool,
             limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens),
             min(limits.max_sequences, limits.max_rows),
+            self._prefixes,
         )
         self._max_length = min(limits.max_context, plan.num_slots * plan.slot_tokens)
         self._sequences: dict[str, list[Sequence]] = {}  # request → its choices that are not finished
@@ -79,6 +86,15 @@ class Engine:
     def max_length(self) -> int:
         """The most tokens of one sequence, prompt and answer: the context, or all of the KV pool where that is less."""
         return self._max_length
+
+    @property
+    def prefix_counts(self) -> PrefixCounts:
+        """Tokens asked for and found since the start. Any thread may read it."""
+        return self._prefixes.counts
+
+    @property
+    def tiers(self) -> Tiers | None:
+        return self._tiers
 
     def holds(self, request_id: str) -> bool:
         """Is a choice of this request still in progress?"""
@@ -125,6 +141,7 @@ class Engine:
             for index in range(params.n)
         ]
         for sequence in sequences:
+            self._prefixes.expect(sequence)
             self._scheduler.add(sequence)
         self._sequences[request.request_id] = sequences
         self._report_load()
@@ -147,6 +164,7 @@ class Engine:
         num_preemptions = self._scheduler.num_preemptions
         chunks = self._scheduler.schedule()
         if not chunks:
+            self._prefixes.wait()
             return []
         for sequence, _ in chunks:
             if sequence.scheduled_s is None:
@@ -157,14 +175,22 @@ class Engine:
         except Exception:
             _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
             deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        self._prefixes.took(num_tokens, self._clock() - start)
         self._observer.step(
             Step(
-                num_tokens=sum(chunk.num_tokens for chunk in chunks),
+                num_tokens=num_tokens,
                 num_preemptions=self._scheduler.num_preemptions - num_preemptions,
             )
         )
         self._settle()
         return deltas
+
+    def close(self) -> None:
+        """End what is in progress, bring what the tiers keep to disk, give their memory back."""
+        self.abort_all()
+        if self._tiers is not None:
+            self._tiers.close()
 
     def check(self) -> None:
         """The line is in order, no slot is lost or doubled; with no work, the pool is whole."""
@@ -176,6 +202,7 @@ class Engine:
         due = []  # in the order of the rows
         for sequence, num_tokens in chunks:
             sequence.num_computed += num_tokens
+            self._prefixes.computed(sequence)
             if sequence.num_pending == 0:
                 due.append(sequence)
         for sequence, choice in zip(due, choose(self._plan.sampler, logits, due), strict=True):
@@ -217,6 +244,7 @@ class Engine:
         logprobs: tuple[TokenLogprob, ...] | None = None,
         stop_reason: int | str | None = None,
     ) -> Delta:
+        self._prefixes.leave(sequence, is_in_doubt=reason == "error")
         self._scheduler.remove(sequence)
         request_id = sequence.request.request_id
         self._sequences[request_id].remove(sequence)

@@ -11,6 +11,7 @@ from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
+from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sequence import Sequence
 from trivet.framework.memory.slots import SlotPool
 
@@ -29,12 +30,15 @@ class Scheduler:
     sequence that lacks only one (a decode), then prefill by arrival.
     """
 
-    def __init__(self, pool: SlotPool, max_step_tokens: int, max_running: int) -> None:
+    def __init__(
+        self, pool: SlotPool, max_step_tokens: int, max_running: int, prefixes: Prefixes | None = None
+    ) -> None:
         assert max_step_tokens > 0 and max_running > 0, "a step needs room for a token of a sequence"
         self.running: list[Sequence] = []  # by arrival
         self.waiting: deque[Sequence] = deque()  # by arrival
         self.num_preemptions = 0
         self._pool = pool
+        self._prefixes = Prefixes(pool) if prefixes is None else prefixes
         self._max_step_tokens = max_step_tokens
         # No more sequences than tokens: every decode has its place in every step, and prefill a token at least.
         self._max_running = min(max_running, max_step_tokens)
@@ -52,7 +56,8 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def schedule(self) -> list[Chunk]:
-        """The chunks of the next step; empty only when there is no sequence. Their slots are held from here on."""
+        """The chunks of the next step; their slots are held from here on. Empty only when nobody runs, and nobody
+        waits or the next waits for its prefix."""
         self._make_room()
         chunks = [Chunk(sequence, 1) for sequence in self.running if sequence.num_pending == 1]
         budget = self._max_step_tokens - len(chunks)
@@ -68,7 +73,7 @@ class Scheduler:
         return chunks
 
     def check(self) -> None:
-        """The line is in order and cut in two, and every slot is free or held by one runner."""
+        """The line is in order and cut in two, and every slot is free, cold or held by runners."""
         line = [*self.running, *self.waiting]
         assert all(a.order < b.order for a, b in pairwise(line)), "the line is out of order"
         assert all(sequence.slots for sequence in self.running), "a running sequence holds no slots"
@@ -91,21 +96,21 @@ class Scheduler:
                 self._pool.grow(sequence.slots, wanted)
 
     def _preempt_newest(self) -> Sequence:
-        """Take the newest runner's slots back; it will compute its tokens again, those it generated included."""
+        """Take the newest runner's slots back; what is not found again of its tokens it will compute again."""
         sequence = self.running.pop()
         self._pool.release(sequence.slots)
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_named = 0
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
         return sequence
 
     def _can_admit(self) -> bool:
         has_place = bool(self.waiting) and len(self.running) < self._max_running
-        return has_place and self._pool.fits((), len(self.waiting[0].tokens))
+        return has_place and self._prefixes.can_admit(self.waiting[0])
 
     def _admit(self) -> Sequence:
         """The first in line runs. It takes the slots of all its tokens now, so a prefill once begun needs no more."""
         sequence = self.waiting.popleft()
-        self._pool.grow(sequence.slots, len(sequence.tokens))
+        self._prefixes.admit(sequence)
         self.running.append(sequence)
         return sequence

@@ -11,6 +11,8 @@ from typing import Literal
 from trivet._native import Draw
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.text import TextOutput
+from trivet.framework.memory.chain import Chain
+from trivet.framework.memory.tiers import Fetch
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -23,12 +25,13 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     seed: int
+    cache_salt: str = ""  # only requests of one salt share what was computed of their prompts
 
 
-def new_request(request_id: str, prompt: Tokens[int], params: SamplingParams) -> Request:
+def new_request(request_id: str, prompt: Tokens[int], params: SamplingParams, cache_salt: str = "") -> Request:
     """A request as it arrives. Without a seed it gets a random one of 63 bits."""
     seed = secrets.randbits(63) if params.seed is None else params.seed
-    return Request(request_id, tuple(prompt), params, seed)
+    return Request(request_id, tuple(prompt), params, seed, cache_salt)
 
 
 @dataclass(eq=False, slots=True)
@@ -49,6 +52,9 @@ class Sequence:
     tokens: array[int] = field(init=False)
     slots: array[int] = field(default_factory=lambda: array("i"))
     num_computed: int = 0
+    num_named: int = 0  # its first slots, full and to be found by others; those it shares are among them
+    chain: Chain | None = None  # the names of its full blocks, once somebody asked
+    fetch: Fetch | None = None  # what it waits for, of its prefix
     scheduled_s: float | None = None  # when it first ran
     first_token_s: float | None = None
     last_token_s: float | None = None

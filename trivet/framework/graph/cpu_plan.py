@@ -48,6 +48,7 @@ class CpuPlan:
         self.limits = limits
         self.num_slots = num_slots
         self.slot_tokens = slots.slot_tokens
+        self.slot_bytes = slots.stride_bytes
         self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
         self.graph = graph
         self.sampler = Sampler(team, self.vocab_size, target)
@@ -118,6 +119,12 @@ class CpuPlan:
         array = np.lib.stride_tricks.as_strided(flat, (rows, width), (self._strides[name], dtype.itemsize))
         return array.reshape(rows) if len(spec.axes) == 1 else array
 
+    def read_slot(self, slot: int, into: Array) -> None:
+        into[:] = self._slot(slot)
+
+    def write_slot(self, slot: int, source: Array) -> None:
+        self._slot(slot)[:] = source
+
     def close(self) -> None:
         """Give the memory back; the plan cannot run after it."""
         del self._inputs, self._logits, self._program
@@ -137,6 +144,9 @@ class CpuPlan:
         inputs["rows"][:num_rows] = batch.rows
         self._program.run(self._team, num_tokens, num_sequences, num_rows, seconds)
         return self._logits[:num_rows]
+
+    def _slot(self, slot: int) -> Array:
+        return self._pool.view(slot * self.slot_bytes, (self.slot_bytes,), np.uint8)
 
     def _bind_operands(self, slots: SlotLayout) -> None:
         """Where every value is: in the activations, in a slot, or in the weights."""

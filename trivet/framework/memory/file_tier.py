@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -63,9 +64,10 @@ class FileTier:
         self._folder = folder
         self._budget_bytes = budget_bytes
         self._identity = identity
+        self._names: set[bytes] = set()  # of the blocks that are there, as of the last look
         self._bad: set[bytes] = set()  # did not prove themselves, and may still lie there
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the writer's: by file name, the next to go first
-        self._unproved: list[str] = []  # the writer's: what this round of scrubbing has not come to
+        self._unproved: list[bytes] = []  # the writer's: what this round of scrubbing has not come to
         self._used_bytes = 0
         if budget_bytes < HEADER_BYTES + block_bytes:
             raise ResourceError(
@@ -78,6 +80,7 @@ class FileTier:
                 (folder / place).mkdir(mode=0o700, parents=True, exist_ok=True)  # what people wrote can be read there
             self._lock = os.open(folder / "writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._is_writer = self._take_over()
+            self.look()
         except OSError as error:
             raise ResourceError(
                 f"--kv-dir {folder} cannot be used: {error.strerror}", "name a folder that can be written to"
@@ -94,13 +97,25 @@ class FileTier:
         return self._used_bytes
 
     def holds(self, link: Link) -> bool:
-        return link.name not in self._bad and self._path(link.name).exists()
+        """Is there such a block? Asked of memory, so it never waits; what others did since `look` is not known."""
+        return link.name in self._names
+
+    def look(self) -> None:
+        """See what other processes have published and evicted."""
+        try:
+            with os.scandir(self._folder / "blocks") as entries:
+                names = {name for entry in entries if (name := _name_in(entry.name)) is not None}
+        except OSError as error:
+            self._failed("read", error)
+            return
+        self._names = names - self._bad
 
     def read(self, link: Link, into: Array) -> int | None:
         """Fill `into` [block_bytes] and return its checksum; None when there is no such block that proves itself."""
         try:
             file = os.open(self._path(link.name), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except FileNotFoundError:  # evicted, by whichever process
+            self._names.discard(link.name)
             return None
         except OSError as error:
             self._failed("read", error)
@@ -121,9 +136,13 @@ class FileTier:
     def publish(self, blocks: Sequence[tuple[Link, Array, int]]) -> None:
         """Keep these (link, payload, its checksum), all on disk when the call returns; what fails is left out."""
         if not self._is_writer:
-            self._is_writer = self._take_over()
-        if not self._is_writer:
-            return
+            try:
+                self._is_writer = self._take_over()
+            except OSError as error:
+                self._failed("read", error)
+            if not self._is_writer:
+                return
+            self.look()
         written = {}
         for link, payload, payload_checksum in blocks:
             is_here = link.name in written or self.holds(link)
@@ -138,14 +157,23 @@ class FileTier:
         if written:
             self._sync_names()
 
+    def forget(self, links: Sequence[Link]) -> None:
+        """These blocks are in doubt, whole as they may be: they go, or are not read again where others write."""
+        for link in links:
+            self._names.discard(link.name)
+            self._bad.add(link.name)
+            kept = self._kept.pop(self._path(link.name).name, None)
+            if kept is not None and self._is_writer and self._remove(self._path(link.name).name, kept):
+                self._bad.discard(link.name)
+
     def scrub_next(self) -> bool:
         """Read one block to its end and take it away unless it proves itself. False when a round is complete."""
         if not self._is_writer:
             return False
         if not self._unproved:
-            self._unproved = [file_name for file_name in self._kept if file_name.endswith(_SUFFIX)]
+            self._unproved = [name for file_name in self._kept if (name := _name_in(file_name)) is not None]
             return False
-        name = bytes.fromhex(self._unproved.pop().removesuffix(_SUFFIX))
+        name = self._unproved.pop()
         path = self._path(name)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -196,6 +224,7 @@ class FileTier:
         before = self._kept.pop(path.name, _Kept(0, 0))  # what lies in quarantine under the same name
         self._kept[path.name] = _Kept(before.physical_bytes + size, time.time_ns())
         self._bad.discard(name)
+        self._names.add(name)
         self.counts.written += 1
 
     def _sync_names(self) -> None:
@@ -232,16 +261,23 @@ class FileTier:
             if used_ns is not None and used_ns > kept.used_ns:  # by whatever process, since it was put in line
                 self._kept[name] = _Kept(kept.physical_bytes, used_ns)
                 continue
-            try:
-                for place in _PLACES:
-                    (self._folder / place / name).unlink(missing_ok=True)
-            except OSError as error:
-                self._kept[name] = kept
-                self._failed("evict", error)
+            if not self._remove(name, kept):
                 return False
-            self._used_bytes -= kept.physical_bytes
             self.counts.evicted += 1
         return self._used_bytes + num_bytes <= self._budget_bytes
+
+    def _remove(self, file_name: str, kept: _Kept) -> bool:
+        """Wherever it lies. When it cannot be, it goes on counting as kept."""
+        self._names.discard(_name_in(file_name) or b"")
+        try:
+            for place in _PLACES:
+                (self._folder / place / file_name).unlink(missing_ok=True)
+        except OSError as error:
+            self._kept[file_name] = kept
+            self._failed("evict", error)
+            return False
+        self._used_bytes -= kept.physical_bytes
+        return True
 
     def _used_ns(self, file_name: str) -> int | None:
         try:
@@ -252,6 +288,7 @@ class FileTier:
     def _quarantine(self, name: bytes, reason: str) -> None:
         """Never to be served: known as bad here at once, and moved out of the way by the writer."""
         self._bad.add(name)
+        self._names.discard(name)
         self.counts.corrupt += 1
         _log.error('event=kv_block_corrupt tier=files block=%s reason="%s"', name.hex(), reason)
         if not self._is_writer:
@@ -265,6 +302,12 @@ class FileTier:
     def _failed(self, act: str, error: OSError) -> None:
         self.counts.failures += 1
         _log.warning('event=kv_file_failed act=%s folder=%s reason="%s"', act, self._folder, error.strerror)
+
+
+def _name_in(file_name: str) -> bytes | None:
+    """The name of the block in a file; None where it is another format's, or nobody knows whose."""
+    is_ours = re.fullmatch(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}", file_name)
+    return bytes.fromhex(file_name.removesuffix(_SUFFIX)) if is_ours else None
 
 
 def _write(path: Path, header: bytes, payload: Array) -> int:

@@ -1,4 +1,4 @@
-"""Which slots of the KV pool are free, and how a slot is cut into streams. A slot is one holder's or free, never both.
+"""Which slots of the KV pool are free, held or cold, and how a slot is cut into streams.
 
 Numbers and bytes: it knows no sequence and touches no memory.
 """
@@ -6,11 +6,13 @@ Numbers and bytes: it knows no sequence and touches no memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
 from trivet.base.dtypes import DType, item_bytes
 from trivet.base.units import MIB, align_up
+from trivet.framework.memory.chain import Link
+from trivet.framework.memory.reclaim import LeastRecent, Reclaim
 from trivet.operators.kv_layout import BLOCK_TOKENS
 
 STREAM_ALIGNMENT = 64  # a cache line, and the widest vector load
@@ -67,48 +69,118 @@ def _cut(token_bytes: Mapping[str, int], slot_tokens: int) -> SlotLayout:
 
 
 class SlotPool:
-    """Hands out slots by number. A holder keeps its own list, in the order of the positions it stores there."""
+    """Hands out slots by number. A holder keeps its own list, in the order of the positions it stores there.
 
-    def __init__(self, num_slots: int, slot_tokens: int) -> None:
+    A slot is free, held, or cold. A full slot may be given a name; then others may hold it too, and when nobody does it
+    turns cold: still found by its name, and handed out again only once no free slot is left, by `reclaim`'s choice.
+    """
+
+    def __init__(self, num_slots: int, slot_tokens: int, reclaim: Reclaim | None = None) -> None:
         assert num_slots > 0, f"a pool of {num_slots} slots"
         assert slot_tokens > 0, f"slots of {slot_tokens} tokens"
         self.num_slots = num_slots
         self.slot_tokens = slot_tokens
+        self.on_reclaim: Callable[[int, Link], None] = lambda slot, name: None  # the last look at what is in a slot
         self._free = list(range(num_slots - 1, -1, -1))  # a stack: the warmest slot goes out again first
+        self._cold = reclaim or LeastRecent()
+        self._num_holders = [0] * num_slots
+        self._names: list[Link | None] = [None] * num_slots
+        self._named: dict[Link, int] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Slots that can be handed out, the cold ones included."""
+        return len(self._free) + len(self._cold)
 
     @property
     def usage(self) -> float:
         """The share of slots that are held, 0 to 1."""
-        return 1 - len(self._free) / self.num_slots
+        return 1 - self.num_free / self.num_slots
 
     def missing(self, held: Sequence[int], num_tokens: int) -> int:
         """How many slots more than `held` it takes to store `num_tokens` tokens."""
         return max(0, -(-num_tokens // self.slot_tokens) - len(held))
 
     def fits(self, held: Sequence[int], num_tokens: int) -> bool:
-        return self.missing(held, num_tokens) <= len(self._free)
+        """Can `held` grow to `num_tokens` tokens? Also asked of what was found and would be held first."""
+        num_cold = sum(not self._num_holders[slot] for slot in held)
+        return self.missing(held, num_tokens) <= self.num_free - num_cold
 
     def grow(self, held: MutableSequence[int], num_tokens: int) -> None:
         """Append to `held` the slots it misses for `num_tokens` tokens. The caller has asked `fits`."""
         assert self.fits(held, num_tokens), f"{self.missing(held, num_tokens)} slots wanted, {self.num_free} free"
         for _ in range(self.missing(held, num_tokens)):
-            held.append(self._free.pop())
+            slot = self._free.pop() if self._free else self._reclaimed()
+            self._num_holders[slot] = 1
+            held.append(slot)
 
     def release(self, held: MutableSequence[int]) -> None:
-        """Take all of `held` back and empty it."""
-        self._free.extend(reversed(held))
+        """Take all of `held` back and empty it. What has a name and no other holder turns cold, its last slot first:
+        without those before it, a slot is of no use."""
+        for slot in reversed(held):
+            self._num_holders[slot] -= 1
+            if self._num_holders[slot]:
+                continue
+            if self._names[slot] is None:
+                self._free.append(slot)
+            else:
+                self._cold.add(slot)
         del held[:]
 
+    def find(self, names: Iterable[Link]) -> list[int]:
+        """The slots of the first of `names`, up to the first that is not here."""
+        found = []
+        for name in names:
+            if name not in self._named:
+                break
+            found.append(self._named[name])
+        return found
+
+    def share(self, held: MutableSequence[int], found: Iterable[int]) -> None:
+        """Append to `held` slots that were found: full ones, which nobody writes to any more."""
+        for slot in found:
+            assert self._names[slot] is not None, f"slot {slot} is shared and has no name"
+            if not self._num_holders[slot]:
+                self._cold.remove(slot)
+            self._num_holders[slot] += 1
+            held.append(slot)
+
+    def name(self, slot: int, name: Link) -> None:
+        """The slot is full, of what `name` stands for. It keeps none where another slot has the same in it already."""
+        assert self._num_holders[slot] and self._names[slot] is None, f"slot {slot} is named twice or held by nobody"
+        if name not in self._named:
+            self._names[slot] = name
+            self._named[name] = slot
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """What is in these slots is in doubt: whoever holds them goes on, and nobody finds them again."""
+        for slot in slots:
+            name, self._names[slot] = self._names[slot], None
+            if name is not None:
+                del self._named[name]
+                if not self._num_holders[slot]:
+                    self._cold.remove(slot)
+                    self._free.append(slot)
+
     def check(self, held: Iterable[Sequence[int]] = ()) -> None:
-        """Free slots and those of all holders are every slot of the pool, each once."""
-        counts = Counter(self._free)
-        for slots in held:
-            counts.update(slots)
-        doubled = sorted(slot for slot, count in counts.items() if count > 1)
-        lost = sorted(set(range(self.num_slots)) - set(counts))
-        strange = sorted(set(counts) - set(range(self.num_slots)))
+        """Every slot is free, cold, or held by as many holders as counted; names lead to slots and back."""
+        counts = Counter(slot for slots in held for slot in slots)
+        empty = Counter([*self._free, *self._cold])
+        doubled = sorted(slot for slot in range(self.num_slots)
+                         if counts[slot] > self._num_holders[slot] or empty[slot] + (counts[slot] > 0) > 1)  # fmt: skip
+        lost = sorted(slot for slot in range(self.num_slots)
+                      if counts[slot] < self._num_holders[slot] or empty[slot] + counts[slot] == 0)  # fmt: skip
+        strange = sorted((set(counts) | set(empty)) - set(range(self.num_slots)))
         assert not (doubled or lost or strange), f"slots doubled {doubled}, lost {lost}, unknown {strange}"
+        named = {name: slot for slot, name in enumerate(self._names) if name is not None}
+        assert named == self._named, "a name leads to a slot of another"
+        assert all(self._names[slot] is not None for slot in self._cold), "a cold slot has no name"
+        assert all(self._names[slot] is None for slot in self._free), "a free slot has a name"
+
+    def _reclaimed(self) -> int:
+        slot = self._cold.take()
+        name, self._names[slot] = self._names[slot], None
+        assert name is not None, "a cold slot has a name"
+        del self._named[name]
+        self.on_reclaim(slot, name)
+        return slot

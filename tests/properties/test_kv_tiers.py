@@ -1,0 +1,152 @@
+"""The promise of the house through every tier: a request's tokens and log probabilities are the same bits whether its
+prefix is computed, found in the pool, or comes back from host memory or a file; after a preemption, an eviction or a
+restart; and when any byte that was stored has changed meanwhile."""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.properties.test_same_answer import Answer, answer, plan, serve
+from tests.unit.pretend_plan import PretendPlan
+from trivet.framework.engine.engine import Engine
+from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.sequence import new_request
+from trivet.framework.graph.plan import Limits
+from trivet.framework.memory.block import HEADER_BYTES
+from trivet.framework.memory.chain import Identity
+from trivet.framework.memory.file_tier import FileTier
+from trivet.framework.memory.host_tier import HostTier
+from trivet.framework.memory.tiers import Tiers
+
+# What is on disk when is for test_file_tier.py: here nobody waits for a disk.
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+IDENTITY = Identity(b"m" * 32, b"l" * 32)
+
+# Prompts of two tokens have prefixes in common, of every length.
+arrivals = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from([3, 4]), min_size=1, max_size=50),
+        st.builds(
+            SamplingParams,
+            temperature=st.sampled_from([0, 0.9]),
+            seed=st.integers(0, 2),
+            max_tokens=st.integers(1, 20),
+            logprobs=st.just(1),
+            ignore_eos=st.just(True),
+        ),
+        st.integers(0, 8),
+    ),
+    min_size=1,
+    max_size=6,
+)
+corruptions = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 10**6), st.integers(1, 255)), max_size=4)
+
+
+def pretend(num_slots: int) -> PretendPlan:
+    limits = Limits(max_tokens=32, max_sequences=4, max_rows=4, max_context=72)
+    return PretendPlan(num_slots, 4, 23, limits)
+
+
+def tiers_of(memory: PretendPlan, num_host: int, folder: Path | None, num_files: int) -> Tiers:
+    size = memory.slot_bytes
+    block = -(-(HEADER_BYTES + size) // 4096) * 4096
+    files = None if folder is None else FileTier(folder, num_files * block, IDENTITY, size)
+    return Tiers(IDENTITY, memory, HostTier(num_host * size, size), files)
+
+
+def change_bytes(folder: Path, corruptions: list[tuple[int, int, int]]) -> None:
+    stored = sorted(folder.glob("blocks/*"))
+    for number, offset, flipped in corruptions:
+        if stored:
+            path = stored[number % len(stored)]
+            whole = bytearray(path.read_bytes())
+            whole[offset % len(whole)] ^= flipped
+            path.write_bytes(whole)
+
+
+def alone(make: Callable[[], PretendPlan], schedule: list[tuple[list[int], SamplingParams, int]]) -> list[Answer]:
+    return [serve(Engine(make(), None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(
+    first=arrivals,
+    second=arrivals,
+    num_slots=st.sampled_from([18, 20, 40]),  # eighteen hold one sequence of full length
+    num_host=st.sampled_from([1, 2, 8, 40]),
+    num_files=st.sampled_from([None, 1, 3, 100]),
+    changed=corruptions,
+)
+def test_an_answer_is_the_same_through_every_tier_and_a_restart(
+    first: list[tuple[list[int], SamplingParams, int]], second: list[tuple[list[int], SamplingParams, int]],
+    num_slots: int, num_host: int, num_files: int | None, changed: list[tuple[int, int, int]],
+) -> None:  # fmt: skip
+    with TemporaryDirectory(dir=MEMORY) as name:
+        folder = None if num_files is None else Path(name)
+        for schedule in (first, second, first):
+            memory = pretend(num_slots)
+            engine = Engine(memory, None, tiers=tiers_of(memory, num_host, folder, num_files or 0))
+
+            assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
+
+            engine.close()
+            if folder is not None:
+                change_bytes(folder, changed)
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(schedule=arrivals, num_slots=st.sampled_from([5, 8, 20]), num_host=st.sampled_from([1, 3, 20]))
+def test_real_kernels_give_the_same_bits_from_a_tier(
+    schedule: list[tuple[list[int], SamplingParams, int]], num_slots: int, num_host: int
+) -> None:
+    computed = plan("llama", "bfloat16", 1, 20)
+    wanted = [serve(Engine(computed, None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
+    with TemporaryDirectory(dir=MEMORY) as name:
+        for _ in range(2):  # the second finds files
+            memory = plan("llama", "bfloat16", 2, num_slots)
+            size = memory.slot_bytes
+            files = FileTier(Path(name), 1 << 30, IDENTITY, size)
+            engine = Engine(memory, None, tiers=Tiers(IDENTITY, memory, HostTier(num_host * size, size), files))
+
+            assert wanted == serve(engine, schedule)
+
+            engine.close()
+
+
+def test_a_prefix_is_found_in_each_tier_and_only_under_its_salt() -> None:
+    prompt = [5 + i % 7 for i in range(41)]  # ten blocks and the token that is always computed
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logprobs=1)
+
+    def found(engine: Engine, salt: str = "") -> tuple[int, int, int, Answer]:
+        before = (engine.prefix_counts.pool, engine.prefix_counts.host, engine.prefix_counts.files)
+        engine.add(new_request("it", prompt, params, salt))
+        deltas = []
+        while engine.has_work:
+            deltas += engine.step()
+        after = (engine.prefix_counts.pool, engine.prefix_counts.host, engine.prefix_counts.files)
+        pool, host, files = (a - b for a, b in zip(after, before, strict=True))
+        return pool, host, files, answer(deltas, "it")
+
+    def other(engine: Engine) -> None:
+        engine.add(new_request("other", [9] * 68, params))
+        while engine.has_work:
+            engine.step()
+
+    with TemporaryDirectory(dir=MEMORY) as name:
+        memory = pretend(18)
+        engine = Engine(memory, None, tiers=tiers_of(memory, 60, Path(name), 100))
+        *nothing, wanted = found(engine)
+        assert [0, 0, 0] == nothing
+        assert (40, 0, 0, wanted) == found(engine)
+        assert (0, 0, 0, wanted) == found(engine, "another tenant")
+        other(engine)  # takes every slot
+        assert (0, 40, 0, wanted) == found(engine)
+        engine.close()
+
+        memory = pretend(18)
+        engine = Engine(memory, None, tiers=tiers_of(memory, 60, Path(name), 100))
+        assert (0, 0, 40, wanted) == found(engine)
+        engine.close()

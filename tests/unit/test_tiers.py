@@ -1,0 +1,193 @@
+import threading
+from array import array
+
+import numpy as np
+import pytest
+
+from trivet.base.errors import ResourceError
+from trivet.framework.memory.chain import Chain, Identity, Link
+from trivet.framework.memory.file_tier import FileTier
+from trivet.framework.memory.host_tier import HostTier
+from trivet.framework.memory.tiers import Tiers
+from trivet.framework.memory.worth import Worth
+
+IDENTITY = Identity(b"m" * 32, b"l" * 32)
+SLOT_BYTES = 4096
+
+
+class Slots:
+    """The slots of a pool, each full of its own number; what is restored is written after them."""
+
+    slot_bytes = SLOT_BYTES
+
+    def __init__(self) -> None:
+        self.bytes = np.repeat(np.arange(40, dtype=np.uint8)[:, None], SLOT_BYTES, axis=1)
+
+    def read_slot(self, slot, into):
+        into[:] = self.bytes[slot]
+
+    def write_slot(self, slot, source):
+        self.bytes[slot] = source
+
+
+def links(count: int, salt: str = "") -> list[Link]:
+    return Chain(IDENTITY, salt).extend(array("i", range(count)), 1, count)
+
+
+@pytest.fixture
+def host_only():
+    tiers = Tiers(IDENTITY, Slots(), HostTier(3 * SLOT_BYTES, SLOT_BYTES))
+    yield tiers
+    tiers.close()
+
+
+def with_files(folder, num_host: int = 4) -> Tiers:
+    files = FileTier(folder, 1 << 20, IDENTITY, SLOT_BYTES)
+    return Tiers(IDENTITY, Slots(), HostTier(num_host * SLOT_BYTES, SLOT_BYTES), files)
+
+
+def restored(tiers: Tiers, wanted: list[Link]) -> list[int]:
+    """What is in the slots 30, 31, … after restoring these from host memory."""
+    blocks = tiers.take(wanted)
+    for i, block in enumerate(blocks):
+        assert tiers.restore(block, 30 + i)
+    return [int(tiers._memory.bytes[30 + i][0]) for i in range(len(blocks))]
+
+
+def fetched(tiers: Tiers, wanted: list[Link]) -> None:
+    fetch = tiers.fetch(wanted, block_tokens=1)
+    assert fetch is not None
+    fetch.done.wait()
+    tiers.end(fetch)
+
+
+def test_a_slot_that_sank_comes_back(host_only):
+    for i, link in enumerate(links(3)):
+        host_only.sink(i, link)
+
+    assert [0, 1, 2] == restored(host_only, links(3))
+
+
+def test_what_was_used_last_stays(host_only):
+    for i in (0, 1, 2):
+        host_only.sink(i, links(4)[i])
+    restored(host_only, links(1))
+    host_only.sink(3, links(4)[3])
+
+    assert [0] == restored(host_only, links(4))  # 1 is gone, so 2 and 3 cannot be used behind it
+
+
+def test_a_changed_byte_in_host_memory_is_a_miss_and_forgotten(host_only, caplog):
+    host_only.sink(0, links(1)[0])
+    host_only.host.find(links(1)[0].name).payload[17] ^= 1
+    (block,) = host_only.take(links(1))
+
+    assert not host_only.restore(block, 30)
+    assert 30 == host_only._memory.bytes[30][0]
+    assert [] == host_only.take(links(1))
+    assert 1 == host_only.counts.corrupt_host
+    assert "event=kv_block_corrupt tier=host" in caplog.text
+
+
+def test_a_block_that_is_taken_is_not_evicted_and_what_finds_no_room_is_dropped(host_only):
+    for i, link in enumerate(links(3)):
+        host_only.sink(i, link)
+    taken = host_only.take(links(3))
+    host_only.sink(5, links(6)[5])
+
+    assert 1 == host_only.counts.dropped
+    assert [0, 1, 2] == [int(block.payload[0]) for block in taken]
+
+    host_only.let_go(taken)
+
+
+def test_blocks_come_back_from_files_after_a_restart(tmp_path):
+    tiers = with_files(tmp_path)
+    for i, link in enumerate(links(9)):
+        tiers.sink(i, link)
+        tiers.settle()
+    tiers.close()
+    tiers = with_files(tmp_path, num_host=8)
+    assert [] == tiers.take(links(9))
+    fetched(tiers, links(9))
+
+    assert [0, 1, 2, 3, 4, 5, 6, 7] == restored(tiers, links(9))  # the ninth found no room in host memory
+    tiers.close()
+
+
+def test_a_block_from_files_keeps_its_place_in_host_memory_from_its_second_use_on(tmp_path):
+    tiers = with_files(tmp_path)
+    for i, link in enumerate(links(4)):
+        tiers.sink(i, link)
+    tiers.settle()
+    tiers.close()
+    tiers = with_files(tmp_path, num_host=2)
+    fetched(tiers, links(2))
+    restored(tiers, links(2))
+    restored(tiers, links(1))  # the second use of the first
+    fetched(tiers, links(3)[2:])
+
+    assert [True, False, True] == [tiers.host.find(link.name) is not None for link in links(3)]
+    tiers.close()
+
+
+def test_an_ended_fetch_leaves_nothing_pinned(tmp_path):
+    tiers = with_files(tmp_path)
+    for i, link in enumerate(links(4)):
+        tiers.sink(i, link)
+    tiers.settle()
+    tiers.close()
+    tiers = with_files(tmp_path)
+    for _ in range(20):
+        fetch = tiers.fetch(links(4), block_tokens=1)
+        if fetch is not None:
+            tiers.end(fetch)
+
+    tiers.close()  # checks that every block is free or found, and none pinned
+
+
+def test_what_is_in_doubt_is_found_nowhere(tmp_path):
+    tiers = with_files(tmp_path)
+    tiers.sink(0, links(1)[0])
+    tiers.settle()
+    tiers.forget(links(1))
+    tiers.settle()
+
+    assert [] == tiers.take(links(1))
+    assert tiers.fetch(links(1), block_tokens=1) is None
+    assert [] == list(tmp_path.glob("blocks/*"))
+    tiers.close()
+
+
+def test_two_salts_share_nothing(host_only):
+    host_only.sink(0, links(1, "one tenant")[0])
+
+    assert [] == host_only.take(links(1, "another"))
+    assert [0] == restored(host_only, links(1, "one tenant"))
+
+
+def test_a_host_tier_that_holds_no_block_is_refused():
+    with pytest.raises(ResourceError, match=r"--kv-host-bytes is 4.0 KiB, one block of this model is 4.0 KiB"):
+        HostTier(SLOT_BYTES - 1, SLOT_BYTES)
+
+
+def test_a_fetch_is_refused_when_computing_is_sooner_and_tried_again_now_and_then():
+    worth = Worth()
+    assert worth.is_loading_sooner(1, 16, 0)  # unknown
+    worth.block.learn(1.0, 1)
+    worth.token.learn(1.0, 100)
+
+    assert worth.is_loading_sooner(num_blocks=1, num_tokens=100, num_queued=0)
+    assert not worth.is_loading_sooner(num_blocks=1, num_tokens=99, num_queued=0)
+    assert not worth.is_loading_sooner(num_blocks=1, num_tokens=100, num_queued=1)
+    assert 1 == sum(worth.is_loading_sooner(1, 16, 0) for _ in range(32))
+    assert 0.5 == worth.patience_s(50)
+
+
+def test_closing_ends_the_threads(tmp_path):
+    before = threading.active_count()
+    tiers = with_files(tmp_path)
+    assert before + 2 == threading.active_count()
+    tiers.close()
+
+    assert before == threading.active_count()

@@ -1,0 +1,141 @@
+"""What of a sequence was computed before: found by the chain of its tokens in the pool, in host memory or in files.
+
+It moves blocks for the scheduler and decides nothing of who runs. The last token of a sequence is always computed,
+for its logits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trivet.framework.engine.sequence import Sequence
+from trivet.framework.memory.chain import Chain, Identity, Link, digest
+from trivet.framework.memory.host_tier import HostBlock
+from trivet.framework.memory.slots import SlotPool
+from trivet.framework.memory.tiers import Tiers
+
+_WAIT_S = 0.02  # at most, for a file, with nothing to compute: messages to the engine are taken in between
+
+NOBODY = Identity(digest(b"model"), digest(b"layout"))  # of blocks that never leave their pool
+
+
+@dataclass
+class PrefixCounts:
+    """Tokens of admitted sequences since the start, and where they were found."""
+
+    asked: int = 0  # all tokens that had to be in slots
+    pool: int = 0
+    host: int = 0
+    files: int = 0
+    stalled_s: float = 0.0  # time in which the next sequence waited for files
+
+
+class Prefixes:
+    """Finds prefixes in `pool`, and in `tiers` where there are any."""
+
+    def __init__(self, pool: SlotPool, tiers: Tiers | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.counts = PrefixCounts()
+        self._pool = pool
+        self._tiers = tiers
+        self._clock = clock
+        self._identity = NOBODY if tiers is None else tiers.identity
+        self._waiting: Sequence | None = None  # it would be admitted, but for a fetch
+        self._waiting_since_s = 0.0
+        if tiers is not None:
+            pool.on_reclaim = tiers.sink
+
+    def expect(self, sequence: Sequence) -> None:
+        """It has arrived and will want its prefix: what is in files begins to move now."""
+        if self._tiers is not None:
+            links = self._reusable(sequence)
+            sequence.fetch = self._tiers.fetch(links[len(self._pool.find(links)) :], self._pool.slot_tokens)
+
+    def can_admit(self, sequence: Sequence) -> bool:
+        """Do its tokens fit the pool, what is found there counted once? And is there no more to wait for?"""
+        if not self._pool.fits(self._pool.find(self._reusable(sequence)), len(sequence.tokens)):
+            return False
+        if self._tiers is not None and sequence.fetch is not None and self._tiers.is_worth_waiting(sequence.fetch):
+            if self._waiting is not sequence:
+                self._waiting, self._waiting_since_s = sequence, self._clock()
+            return False
+        return True
+
+    def admit(self, sequence: Sequence) -> None:
+        """Give it slots for all its tokens, the first of them with what was computed before. It has been asked."""
+        slot_tokens, held = self._pool.slot_tokens, sequence.slots
+        links = self._reusable(sequence)
+        found = self._pool.find(links)
+        self._pool.share(held, found)
+        # Taken before the pool grows: a slot that sinks may have another block evicted.
+        taken = [] if self._tiers is None else self._tiers.take(links[len(found) :])
+        self._pool.grow(held, len(sequence.tokens))
+        sequence.num_named = len(found) + self._restore(sequence, taken, links[len(found) :], len(found))
+        sequence.num_computed = sequence.num_named * slot_tokens
+        self.counts.asked += len(sequence.tokens)
+        self.counts.pool += len(found) * slot_tokens
+        self._end_fetch(sequence)
+
+    def computed(self, sequence: Sequence) -> None:
+        """A step has computed some of its tokens: the slots that are full now can be found."""
+        num_full = sequence.num_computed // self._pool.slot_tokens
+        if num_full == sequence.num_named:
+            return
+        links = self._chain(sequence).extend(sequence.tokens, self._pool.slot_tokens, num_full)
+        for position in range(sequence.num_named, num_full):
+            self._pool.name(sequence.slots[position], links[position])
+            if self._tiers is not None and self._tiers.files is not None:
+                self._tiers.sink(sequence.slots[position], links[position])
+        sequence.num_named = num_full
+
+    def took(self, num_tokens: int, seconds: float) -> None:
+        """A step of so many tokens was measured; those of prefill say what computing a prefix again would take."""
+        if self._tiers is not None and num_tokens >= self._pool.slot_tokens:
+            self._tiers.worth.token.learn(seconds, num_tokens)
+
+    def wait(self) -> None:
+        """There is nothing to compute: wait a little for what the next sequence waits for."""
+        if self._waiting is not None and self._waiting.fetch is not None:
+            self._waiting.fetch.done.wait(_WAIT_S)
+
+    def leave(self, sequence: Sequence, *, is_in_doubt: bool = False) -> None:
+        """It ends. `is_in_doubt`: something failed, and what it computed is not to be found by others."""
+        self._end_fetch(sequence)
+        if is_in_doubt:
+            self._pool.forget(sequence.slots)
+            if self._tiers is not None:
+                self._tiers.forget(self._chain(sequence).links[: sequence.num_named])
+
+    def _reusable(self, sequence: Sequence) -> list[Link]:
+        """The blocks that it need not compute itself: all full ones before its last token."""
+        num_blocks = (len(sequence.tokens) - 1) // self._pool.slot_tokens
+        return self._chain(sequence).extend(sequence.tokens, self._pool.slot_tokens, num_blocks)
+
+    def _chain(self, sequence: Sequence) -> Chain:
+        if sequence.chain is None:
+            sequence.chain = Chain(self._identity, sequence.request.cache_salt)
+        return sequence.chain
+
+    def _restore(self, sequence: Sequence, taken: list[HostBlock], links: list[Link], first: int) -> int:
+        """Fill its slots from `first` on with the blocks taken; how many were, up to one that does not prove itself."""
+        for i, block in enumerate(taken):
+            assert self._tiers is not None
+            is_from_files = block.is_from_files
+            if not self._tiers.restore(block, sequence.slots[first + i]):
+                self._tiers.let_go(taken[i + 1 :])
+                return i
+            self._pool.name(sequence.slots[first + i], links[i])
+            if is_from_files:
+                self.counts.files += self._pool.slot_tokens
+            else:
+                self.counts.host += self._pool.slot_tokens
+        return len(taken)
+
+    def _end_fetch(self, sequence: Sequence) -> None:
+        if self._waiting is sequence:
+            self.counts.stalled_s += self._clock() - self._waiting_since_s
+            self._waiting = None
+        if sequence.fetch is not None and self._tiers is not None:
+            self._tiers.end(sequence.fetch)
+            sequence.fetch = None

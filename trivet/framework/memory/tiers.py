@@ -1,0 +1,292 @@
+"""What the KV pool cannot hold: blocks that sink to host memory and to files, and come back proved.
+
+It moves blocks for an engine's thread, which it never makes wait for a file: one thread of its own reads, another
+writes. What is lost on the way, for want of room or for an error, is a miss later and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trivet.base.dtypes import Array
+from trivet.framework.memory.block import checksum
+from trivet.framework.memory.chain import Identity, Link
+from trivet.framework.memory.file_tier import FileTier
+from trivet.framework.memory.host_tier import HostBlock, HostTier
+from trivet.framework.memory.worth import Worth
+
+_log = logging.getLogger(__name__)
+
+_MAX_BATCH = 16  # blocks published together: one fsync of the folder for all
+_SCRUB_PAUSE_S = 0.25  # between two blocks read only to be proved, while there is nothing to write
+_LOOK_PAUSE_S = 60.0  # between two rounds of that, and of seeing what other processes wrote
+
+
+_Act = Callable[[FileTier], None]  # what the thread that writes is asked to do between two batches
+
+
+class SlotMemory(Protocol):
+    """Where the bytes of the slots are. Slots are `slot_bytes` each, the same on every host of one layout."""
+
+    @property
+    def slot_bytes(self) -> int: ...
+
+    def read_slot(self, slot: int, into: Array) -> None:
+        """Copy the slot into `into`, uint8 [slot_bytes]."""
+        ...
+
+    def write_slot(self, slot: int, source: Array) -> None:
+        """Copy `source`, uint8 [slot_bytes], into the slot."""
+        ...
+
+
+@dataclass
+class TierCounts:
+    """What happened since the start, in blocks."""
+
+    sunk: int = 0  # copied from slots to host memory
+    dropped: int = 0  # could not sink, all of host memory being in use
+    fetched: int = 0  # read from files into host memory
+    restored_host: int = 0  # copied into slots, from host memory
+    restored_files: int = 0  # the same, read from files for that
+    corrupt_host: int = 0  # did not prove themselves
+    refused: int = 0  # fetches that would have taken longer than computing again
+
+
+@dataclass
+class Fetch:
+    """Blocks on their way from files to host memory, pinned there until `Tiers.end`."""
+
+    links: Sequence[Link]
+    until_s: float  # after it, computing again is sooner
+    blocks: list[HostBlock] = field(default_factory=list)
+    is_ended: bool = False  # nobody wants it any more
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Tiers:
+    """Host memory, and files behind it if there are any. All methods are for the engine's thread.
+
+    With files, a slot sinks as soon as it is full, so that a restart finds it; without, when it is reclaimed.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        memory: SlotMemory,
+        host: HostTier,
+        files: FileTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.identity = identity
+        self.host = host
+        self.files = files
+        self.counts = TierCounts()
+        self.worth = Worth()
+        self._memory = memory
+        self._clock = clock
+        self._lock = threading.Lock()  # over the host tier and the pins of its blocks; never held over a file
+        self._reads: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[HostBlock | _Act] = queue.SimpleQueue()
+        self._is_closed = False
+        self._num_queued = 0  # blocks that fetches in progress may still read
+        self._threads = [
+            threading.Thread(target=run, args=(files,), name=f"trivet-kv-{name}", daemon=True)
+            for name, run in (("reader", self._read_files), ("writer", self._write_files))
+            if files is not None
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def sink(self, slot: int, link: Link) -> None:
+        """Keep what is in the slot, unless it is kept already or there is no room."""
+        with self._lock:
+            found = self.host.find(link.name)
+            if found is not None:
+                self.host.touch(found)
+            if found is not None or (self.files is not None and self.files.holds(link)):
+                return
+            block = self.host.reserve(link)
+        if block is None:
+            self.counts.dropped += 1
+            return
+        self._memory.read_slot(slot, block.payload)
+        block.checksum = checksum(block.payload)
+        with self._lock:
+            if self.host.find(link.name) is None:  # else it came from a file meanwhile
+                self.host.keep(block)
+            if self.files is None:
+                self.host.unpin(block)
+        self.counts.sunk += 1
+        if self.files is not None:
+            self._writes.put(block)
+
+    def take(self, links: Sequence[Link]) -> list[HostBlock]:
+        """The first of these blocks that are in host memory, up to the first that is not; pinned until `restore`."""
+        taken = []
+        with self._lock:
+            for link in links:
+                block = self.host.find(link.name)
+                if block is None:
+                    break
+                block.num_pins += 1
+                taken.append(block)
+        return taken
+
+    def restore(self, block: HostBlock, slot: int) -> bool:
+        """Copy a block that was taken into the slot; false when it does not prove itself. Unpins it."""
+        is_whole = checksum(block.payload) == block.checksum
+        if is_whole:
+            self._memory.write_slot(slot, block.payload)
+        with self._lock:
+            if not is_whole:
+                self.host.drop(block)
+                self.counts.corrupt_host += 1
+                _log.error("event=kv_block_corrupt tier=host block=%s", block.link.name.hex())
+            elif block.is_from_files:
+                # A block is worth a place here from its second use on: the first copy of it is in the pool now.
+                self.host.touch(block, is_last=False)
+                block.is_from_files = False
+                self.counts.restored_files += 1
+            else:
+                self.host.touch(block)
+                self.counts.restored_host += 1
+            self.host.unpin(block)
+        return is_whole
+
+    def let_go(self, blocks: Sequence[HostBlock]) -> None:
+        """Unpin blocks that were taken and are not to be restored."""
+        with self._lock:
+            for block in blocks:
+                self.host.unpin(block)
+
+    def fetch(self, links: Sequence[Link], block_tokens: int) -> Fetch | None:
+        """Begin to read the first of these blocks that are in files, past those in host memory; None when there is
+        nothing to read, or computing them again is sooner. Who gets one calls `end` when it is through with it."""
+        if self.files is None:
+            return None
+        with self._lock:
+            num_here = next((i for i, link in enumerate(links) if self.host.find(link.name) is None), len(links))
+        beyond = links[num_here:]
+        num_blocks = next((i for i, link in enumerate(beyond) if not self.files.holds(link)), len(beyond))
+        if num_blocks == 0:
+            return None
+        if not self.worth.is_loading_sooner(num_blocks, num_blocks * block_tokens, self._num_queued):
+            self.counts.refused += 1
+            return None
+        fetch = Fetch(beyond[:num_blocks], self._clock() + self.worth.patience_s(num_blocks * block_tokens))
+        with self._lock:
+            self._num_queued += num_blocks
+        self._reads.put(fetch)
+        return fetch
+
+    def is_worth_waiting(self, fetch: Fetch) -> bool:
+        return not fetch.done.is_set() and self._clock() < fetch.until_s
+
+    def end(self, fetch: Fetch) -> None:
+        """What it has read may be evicted; what it has not read is not read."""
+        with self._lock:
+            fetch.is_ended = True
+            for block in fetch.blocks:
+                self.host.unpin(block)
+            fetch.blocks.clear()
+
+    def forget(self, links: Sequence[Link]) -> None:
+        """What these blocks hold is in doubt: nobody finds them again."""
+        with self._lock:
+            for link in links:
+                block = self.host.find(link.name)
+                if block is not None:
+                    self.host.drop(block)
+        if self.files is not None:
+            self._writes.put(lambda files: files.forget(links))
+
+    def settle(self) -> None:
+        """Return when everything that sank is on disk."""
+        if self.files is not None:
+            told = threading.Event()
+            self._writes.put(lambda files: told.set())
+            told.wait()
+
+    def close(self) -> None:
+        """Bring what sank to disk, end the threads, give the memory back. Every fetch has been ended."""
+        self._reads.put(None)
+        self._writes.put(self._stop_writing)
+        for thread in self._threads:
+            thread.join()
+        if self.files is not None:
+            self.files.close()
+        self.host.check()
+        self.host.close()
+
+    def _read_files(self, files: FileTier) -> None:
+        while (fetch := self._reads.get()) is not None:
+            for link in fetch.links:
+                if not self._read_one(files, fetch, link):
+                    break
+            with self._lock:
+                self._num_queued -= len(fetch.links)
+            fetch.done.set()
+
+    def _read_one(self, files: FileTier, fetch: Fetch, link: Link) -> bool:
+        with self._lock:
+            if fetch.is_ended:
+                return False
+            block = self.host.find(link.name)
+            if block is not None:
+                block.num_pins += 1
+                fetch.blocks.append(block)
+                return True
+            block = self.host.reserve(link)
+        if block is None:
+            return False
+        start = self._clock()
+        found = files.read(link, block.payload)
+        if found is not None:
+            self.worth.block.learn(self._clock() - start, 1)
+        with self._lock:
+            is_new = found is not None and self.host.find(link.name) is None
+            if found is not None and is_new:
+                block.checksum, block.is_from_files = found, True
+                self.host.keep(block)
+                self.counts.fetched += 1
+            if is_new and not fetch.is_ended:
+                fetch.blocks.append(block)
+            else:
+                self.host.unpin(block)
+        return found is not None
+
+    def _write_files(self, files: FileTier) -> None:
+        pause_s = _SCRUB_PAUSE_S
+        while not self._is_closed:
+            item = self._next_write(pause_s)
+            if item is None:
+                pause_s = _SCRUB_PAUSE_S
+                if not files.scrub_next():
+                    files.look()
+                    pause_s = _LOOK_PAUSE_S
+            batch = []
+            while isinstance(item, HostBlock):
+                batch.append(item)
+                item = self._next_write(0) if len(batch) < _MAX_BATCH else None
+            if batch:
+                files.publish([(block.link, block.payload, block.checksum) for block in batch])
+                self.let_go(batch)
+            if item is not None:
+                item(files)
+
+    def _next_write(self, pause_s: float) -> HostBlock | _Act | None:
+        """What to write or do next; None when there was nothing for so long."""
+        try:
+            return self._writes.get(block=pause_s > 0, timeout=pause_s)
+        except queue.Empty:
+            return None
+
+    def _stop_writing(self, files: FileTier) -> None:
+        self._is_closed = True
