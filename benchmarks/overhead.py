@@ -72,7 +72,7 @@ def through_engine(loaded: LoadedModel, plan: TimedPlan, params: SamplingParams,
     engine = Engine(plan, loaded.tokenizer)  # type: ignore[arg-type]  # it is a Plan in all that the engine uses
     prompt = some_tokens(loaded.plan, _PROMPT).tolist()
     for i in range(batch):
-        engine.add(new_request(str(i), prompt, params))
+        engine.add(new_request(str(i), prompt, params, cache_salt=str(i)))  # each computes its own
     generated: set[str] = set()
     while len(generated) < batch:
         generated.update(delta.request_id for delta in engine.step())
@@ -97,7 +97,7 @@ def through_thread(loaded: LoadedModel, plan: TimedPlan, params: SamplingParams,
 
         async def read(number: int) -> None:
             nonlocal start
-            async for _ in worker.generate(prompt, params, str(number)):
+            async for _ in worker.generate(prompt, params, str(number), cache_salt=str(number)):
                 if number not in started:
                     started.add(number)
                     if len(started) == batch:

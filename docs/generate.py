@@ -15,6 +15,8 @@ import trivet.operators  # noqa: F401  registers the contracts
 from trivet.base import settings
 from trivet.cli import COMMANDS, command_named
 from trivet.driver.checks import CHECKS
+from trivet.framework.engine.kv_counts import KvCounts
+from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.operators.contract import FLOATS, IMPLEMENTATIONS, OPERATORS, Argument, Operator
 from trivet.serve.service import Service
@@ -121,6 +123,9 @@ def metric_lines() -> list[str]:
              "one with n = 3 is three.", ""]  # fmt: skip
     lines += _metrics("The server", service.registry)
     lines += _metrics("The engine, under vLLM's names", EngineMetrics("model").registry)
+    kv = CollectorRegistry()
+    kv.register(KvMetrics("model", KvCounts))
+    lines += _metrics("The KV cache", kv)
     return lines[:-1]
 
 

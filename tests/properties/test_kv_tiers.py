@@ -121,12 +121,12 @@ def test_a_prefix_is_found_in_each_tier_and_only_under_its_salt() -> None:
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logprobs=1)
 
     def found(engine: Engine, salt: str = "") -> tuple[int, int, int, Answer]:
-        before = (engine.prefix_counts.pool, engine.prefix_counts.host, engine.prefix_counts.files)
+        before = (engine.kv_counts().prefixes.pool, engine.kv_counts().prefixes.host, engine.kv_counts().prefixes.files)
         engine.add(new_request("it", prompt, params, salt))
         deltas = []
         while engine.has_work:
             deltas += engine.step()
-        after = (engine.prefix_counts.pool, engine.prefix_counts.host, engine.prefix_counts.files)
+        after = (engine.kv_counts().prefixes.pool, engine.kv_counts().prefixes.host, engine.kv_counts().prefixes.files)
         pool, host, files = (a - b for a, b in zip(after, before, strict=True))
         return pool, host, files, answer(deltas, "it")
 

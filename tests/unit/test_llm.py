@@ -18,6 +18,7 @@ class PretendModel:
     plan: PretendPlan
     tokenizer: PretendTokenizer
     chat_template: PretendTemplate
+    tiers: None = None
 
 
 def model():

@@ -56,6 +56,14 @@ def test_every_parameter_reaches_the_engine():
     assert expected == body.sampling()
 
 
+def test_a_salt_reaches_the_cache_and_is_bounded():
+    assert "mine" == chat_body(cache_salt="mine").salt
+    assert "" == chat_body().salt
+    for salt in ("", "a" * 1025):
+        with pytest.raises(RequestError, match=f"cache_salt has {len(salt)} characters, wanted 1 to 1024"):
+            _ = chat_body(cache_salt=salt).salt
+
+
 def test_a_chat_without_a_limit_runs_to_the_end_of_the_context():
     assert chat_body().sampling().max_tokens is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,13 @@ def generate(
         raise RequestError("--raw: there is no prompt to complete", "give one as an argument or through a pipe")
     params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
     loaded = load_model(model, **options)
-    engine = Engine(loaded.plan, loaded.tokenizer)
+    with contextlib.closing(Engine(loaded.plan, loaded.tokenizer, tiers=loaded.tiers)) as engine:
+        _talk(engine, loaded, prompt, system, raw, params)
+
+
+def _talk(
+    engine: Engine, loaded: LoadedModel, prompt: str | None, system: str | None, raw: bool, params: SamplingParams
+) -> None:
     if raw and prompt is not None:
         _answer(engine, loaded.tokenizer.encode(prompt, add_special=True), params)
         return

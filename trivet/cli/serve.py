@@ -29,7 +29,7 @@ def serve(model: str, host: str, port: int, insecure: bool, served_name: str | N
     service = Service(name, api_key=settings.api_key)
     with Server(service, listener) as server:
         loaded = load_model(model, **options)
-        service.open(start_model(loaded.plan, loaded.tokenizer, loaded.chat_template, name))
+        service.open(start_model(loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers))
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()
 

@@ -66,7 +66,7 @@ def up(
         return
     loaded, name = climbed.model, served_name or model_name(model)
     service = Service(name, api_key=settings.api_key)
-    service.open(start_model(loaded.plan, loaded.tokenizer, loaded.chat_template, name))
+    service.open(start_model(loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers))
     with Server(service, listener) as server:
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()

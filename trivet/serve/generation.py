@@ -53,13 +53,16 @@ class Generation:
         UnavailableError: loading, draining or stopped.
     """
 
-    def __init__(self, service: Service, answer_id: str, prompts: list[list[int]], params: SamplingParams) -> None:
+    def __init__(
+        self, service: Service, answer_id: str, prompts: list[list[int]], params: SamplingParams, cache_salt: str
+    ) -> None:
         engine = service.model().engine
         self.tally = Tally(Usage(sum(map(len, prompts))))
         self._service = service
         self._choices_per_prompt = params.n
         self._num_choices = len(prompts) * params.n
-        self._streams = [engine.generate(prompt, params, f"{answer_id}-{i}") for i, prompt in enumerate(prompts)]
+        self._streams = [engine.generate(prompt, params, f"{answer_id}-{i}", cache_salt=cache_salt)
+                         for i, prompt in enumerate(prompts)]  # fmt: skip
 
     async def frames(self, writer: Writer, has_usage: bool, has_running_usage: bool) -> AsyncGenerator[bytes, None]:
         """Server-sent frames, the last of them `[DONE]`."""

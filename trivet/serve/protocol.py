@@ -19,6 +19,7 @@ from trivet.framework.engine.params import MAX_CHOICES, MAX_LOGPROBS, SamplingPa
 # OpenAI allows 4. Agent frameworks send up to a dozen; past that every token pays for the scan.
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024  # text that may begin a stop string is held back, so its length is a delay
+MAX_SALT_CHARS = 1024
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default on /v1/completions; a chat runs to the end of the context
 
 
@@ -118,6 +119,15 @@ class GenerationBody(Body, kw_only=True):
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    cache_salt: str | None = None  # vLLM's: what was computed of a prompt is shared under one salt only
+
+    @property
+    def salt(self) -> str:
+        """Raises RequestError when it is longer than a salt need be."""
+        if self.cache_salt is not None and not 1 <= len(self.cache_salt) <= MAX_SALT_CHARS:
+            raise RequestError(f"cache_salt has {len(self.cache_salt)} characters, wanted 1 to {MAX_SALT_CHARS}",
+                               parameter="cache_salt")  # fmt: skip
+        return self.cache_salt or ""
 
     @property
     def wants_usage(self) -> bool:

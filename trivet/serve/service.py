@@ -15,9 +15,11 @@ from prometheus_client import CollectorRegistry, Counter
 from trivet.base.errors import UnavailableError
 from trivet.base.units import MIB
 from trivet.framework.engine.engine import Engine
+from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Plan
+from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.serve.errors import HttpError
@@ -38,11 +40,18 @@ class ServedModel:
 
 
 def start_model(
-    plan: Plan, tokenizer: Tokenizer, chat_template: ChatTemplate, name: str, *, max_step_tokens: int | None = None
+    plan: Plan,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate,
+    name: str,
+    *,
+    max_step_tokens: int | None = None,
+    tiers: Tiers | None = None,
 ) -> ServedModel:
     """The model with an engine running for it, which whoever opens it in a service leaves to that service to close."""
     metrics = EngineMetrics(name)
-    engine = Engine(plan, tokenizer, max_step_tokens=max_step_tokens, observer=metrics)
+    engine = Engine(plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, observer=metrics)
+    metrics.registry.register(KvMetrics(name, engine.kv_counts))
     worker = AsyncEngine(engine)
     worker.start()
     return ServedModel(worker, tokenizer, chat_template, plan.vocab_size, engine.max_length, metrics.registry)

@@ -10,15 +10,17 @@ from itertools import count
 
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
+from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
-from trivet.framework.engine.prefixes import PrefixCounts, Prefixes
+from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sampler import Choice, TokenLogprob, choose, to_draw
 from trivet.framework.engine.scheduler import Chunk, Scheduler
 from trivet.framework.engine.sequence import FinishReason, Request, Sequence
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
 from trivet.framework.graph.plan import Plan
+from trivet.framework.memory.file_tier import FileCounts
 from trivet.framework.memory.slots import SlotPool
-from trivet.framework.memory.tiers import Tiers
+from trivet.framework.memory.tiers import TierCounts, Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +89,20 @@ class Engine:
         """The most tokens of one sequence, prompt and answer: the context, or all of the KV pool where that is less."""
         return self._max_length
 
-    @property
-    def prefix_counts(self) -> PrefixCounts:
-        """Tokens asked for and found since the start. Any thread may read it."""
-        return self._prefixes.counts
+    def kv_counts(self) -> KvCounts:
+        """What the KV cache found and moved since the start. Any thread may ask."""
+        tiers, running = self._tiers, list(self._scheduler.running)
+        files = None if tiers is None else tiers.files
+        held = sum(len(sequence.slots) for sequence in running) * self._pool.slot_tokens
+        stored = sum(sequence.num_computed for sequence in running)
+        return KvCounts(
+            prefixes=self._prefixes.counts,
+            tiers=TierCounts() if tiers is None else tiers.counts,
+            files=FileCounts() if files is None else files.counts,
+            slot_bytes=0 if tiers is None else tiers.slot_bytes,
+            files_bytes=0 if files is None else files.used_bytes,
+            fragmentation=1 - stored / held if held else 0.0,
+        )
 
     @property
     def tiers(self) -> Tiers | None:
@@ -191,6 +203,7 @@ class Engine:
         self.abort_all()
         if self._tiers is not None:
             self._tiers.close()
+            self._tiers = None
 
     def check(self) -> None:
         """The line is in order, no slot is lost or doubled; with no work, the pool is whole."""

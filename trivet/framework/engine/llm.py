@@ -56,8 +56,12 @@ class LLM:
         loaded = load(model, **options) if isinstance(model, str | Path) else model
         self._tokenizer = loaded.tokenizer
         self._chat_template = loaded.chat_template
-        self._engine = Engine(loaded.plan, loaded.tokenizer)
+        self._engine = Engine(loaded.plan, loaded.tokenizer, tiers=loaded.tiers)
         self._numbers = count()
+
+    def close(self) -> None:
+        """Bring what the KV tiers keep to disk and give their memory back. Without tiers there is nothing to close."""
+        self._engine.close()
 
     def generate(
         self,

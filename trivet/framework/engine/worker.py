@@ -85,14 +85,14 @@ class AsyncEngine:
         self._thread.start()
 
     def generate(
-        self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str
+        self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str, *, cache_salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of a request, until all of its `n` choices have finished. Closing the iterator aborts it.
 
         A request that cannot be served raises here, before anything is computed: RequestError for what was asked,
         UnavailableError while draining or stopped. It joins the line when the first delta is asked for.
         """
-        request = new_request(request_id, prompt_ids, params)
+        request = new_request(request_id, prompt_ids, params, cache_salt)
         self._engine.validate(request)
         self._check_accepting()
         return self._deltas(request)
@@ -169,6 +169,7 @@ class AsyncEngine:
                     self._deliver(self._engine.step())
                 if not self._engine.has_work:
                     self._tell_idle()
+            self._engine.close()
         except BaseException as error:
             self._refusal = UnavailableError(f"the engine has died: {error!r}", "read its log and start it again")
             _log.critical("event=engine_died error=%r", error, exc_info=error)

@@ -9,6 +9,7 @@ from typing import Protocol
 from trivet._native import Sampler
 from trivet.base.dtypes import Array
 from trivet.framework.graph.ir import Graph, Node
+from trivet.framework.memory.tiers import SlotMemory
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Plan(Protocol):
         ...
 
 
-class BoundPlan(Plan, Protocol):
-    """A plan with what a host wants to know of it: its memory, and where its time goes."""
+class BoundPlan(Plan, SlotMemory, Protocol):
+    """A plan with what a host wants to know of it: its memory, slot by slot too, and where its time goes."""
 
     @property
     def graph(self) -> Graph: ...

@@ -70,6 +70,11 @@ class TorchCalls:
         caches = (self._lasting[self._numbers[stream.name]] for stream in self.graph.streams)
         return sum(cache.nbytes for cache in caches if cache is not None)
 
+    def slot_parts(self, slot: int) -> list[torch.Tensor]:
+        """What a slot has of each stream, [halves, slot_tokens, heads, head_dim], in the caches themselves."""
+        caches = (self._lasting[self._numbers[stream.name]] for stream in self.graph.streams)
+        return [cache[:, slot] for cache in caches if cache is not None]
+
     def run(self, given: Mapping[str, torch.Tensor], perform: Perform, kept: Sequence[str] = ()) -> list[torch.Tensor]:
         """The graph's outputs and the values `kept` of a step whose inputs are `given`, without waiting for them."""
         values = list(self._lasting)

@@ -66,6 +66,22 @@ class TorchPlan:
         return self._calls.cache_bytes
 
     @property
+    def slot_bytes(self) -> int:
+        return sum(part.nbytes for part in self._calls.slot_parts(0))
+
+    def read_slot(self, slot: int, into: Array) -> None:
+        end = 0
+        for part in self._calls.slot_parts(slot):
+            start, end = end, end + part.nbytes
+            into[start:end] = part.cpu().contiguous().view(torch.uint8).numpy().ravel()
+
+    def write_slot(self, slot: int, source: Array) -> None:
+        end = 0
+        for part in self._calls.slot_parts(slot):
+            start, end = end, end + part.nbytes
+            part.copy_(torch.from_numpy(source[start:end]).view(part.dtype).view(part.shape))
+
+    @property
     def activation_bytes(self) -> int:
         """What a step of the greatest size makes, all values together: PyTorch's allocator keeps fewer alive."""
         sizes = {"tokens": self.limits.max_tokens, "rows": self.limits.max_rows}

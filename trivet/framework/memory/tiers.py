@@ -104,6 +104,10 @@ class Tiers:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def slot_bytes(self) -> int:
+        return self._memory.slot_bytes
+
     def sink(self, slot: int, link: Link) -> None:
         """Keep what is in the slot, unless it is kept already or there is no room."""
         with self._lock:

@@ -26,12 +26,14 @@ from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Limits
 from trivet.framework.memory.slots import SlotLayout, lay_out
+from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.cache import made_before, packaged
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import ModelConfig, parse_config
 from trivet.framework.model.convert import convert
 from trivet.framework.model.families import build_graph
+from trivet.framework.model.kv_tiers import TierSizes, open_tiers, tier_sizes
 from trivet.framework.model.loading.engines import EngineName
 from trivet.framework.model.loading.read import ReadOptions, ReadReport
 from trivet.framework.model.loading.weights import read_package
@@ -90,6 +92,7 @@ class LoadedModel:
     memory: Memory
     times: LoadTimes
     weights: ReadReport  # how they came from storage
+    tiers: Tiers | None = None  # behind the KV pool; whoever makes an engine of the plan gives it these
 
 
 def load(
@@ -101,6 +104,9 @@ def load(
     threads: int | None = None,
     max_context: int | None = None,
     kv_memory: int | None = None,
+    kv_host_bytes: int | None = None,
+    kv_dir: Path | None = None,
+    kv_dir_bytes: int | None = None,
     max_sequences: int = 64,
     max_step_tokens: int = 512,
     verify: bool = True,
@@ -111,9 +117,10 @@ def load(
     """The model at `model` (a package, a Hugging Face folder or a GGUF file), bound to `device` on this host.
 
     `max_context` positions of one sequence (the model's own if None); `kv_memory` bytes of the KV pool (planned from
-    the available memory if None); `max_sequences` and `max_step_tokens` bound one step. `progress` is told of
-    (what is done, bytes done, bytes in all) while a checkpoint is converted. `verify` compares every weight with its
-    checksum while it is read, by `engine`, or by what fits the files if None.
+    the available memory if None); `kv_host_bytes` of host memory and `kv_dir_bytes` of files in `kv_dir` keep what the
+    pool cannot (nothing does if neither is given); `max_sequences` and `max_step_tokens` bound one step. `progress` is
+    told of (what is done, bytes done, bytes in all) while a checkpoint is converted. `verify` compares every weight
+    with its checksum while it is read, by `engine`, or by what fits the files if None.
 
     `dtype` None takes a package as it is, and converts a checkpoint to bfloat16. `weights` "int8" keeps the matrices in
     8 bits; None those of a package as they are, and of a checkpoint in `dtype`.
@@ -124,7 +131,8 @@ def load(
     times = LoadTimes()
     with times.phase("facts"):
         placed = open_device("cpu", read_facts(), threads)
-        placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or placed.memory_bytes)
+        tiers = tier_sizes(kv_host_bytes, kv_dir, kv_dir_bytes)
+        placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or _beside(tiers, placed))
     with times.phase("open"):
         package = open_model(
             model,
@@ -153,10 +161,12 @@ def load(
         plan = BINDINGS[device].bind(
             Request(package.graph, read.arrays, limits, layout, num_slots, placed.cpus, settings.cpu_target)
         )
+    behind = None if tiers is None else open_tiers(tiers, plan, package, layout, device)
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
     return LoadedModel(
-        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, read.report
-    )
+        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, read.report,
+        behind,
+    )  # fmt: skip
 
 
 def open_model(
@@ -250,6 +260,19 @@ def _context(config: ModelConfig, asked: int | None) -> int:
             f"ask for at most {config.max_context}",
         )
     return asked or config.max_context
+
+
+def _beside(tiers: TierSizes | None, device: Device) -> int | None:
+    """The host's memory that is left for weights and pools; None where it is unknown."""
+    if tiers is None or device.memory_bytes is None:
+        return device.memory_bytes
+    if tiers.host_bytes >= device.memory_bytes:
+        raise ResourceError(
+            f"--kv-host-bytes is {format_bytes(tiers.host_bytes)}, {format_bytes(device.memory_bytes)} of memory is "
+            "available",
+            "ask for less",
+        )
+    return device.memory_bytes - tiers.host_bytes
 
 
 def _num_slots(

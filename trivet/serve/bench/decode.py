@@ -82,7 +82,7 @@ def _through_engine(
     params = SamplingParams(temperature=0, ignore_eos=True)
     prompt = some_tokens(plan, prompt_tokens).tolist()
     for i in range(batch):
-        engine.add(new_request(str(i), prompt, params))
+        engine.add(new_request(str(i), prompt, params, cache_salt=str(i)))  # each computes its own
     num_generated: dict[str, int] = {}
     while len(num_generated) < batch:
         num_generated.update((delta.request_id, delta.num_generated_tokens) for delta in engine.step())
