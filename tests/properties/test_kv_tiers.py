@@ -2,7 +2,8 @@
 prefix is computed, found in the pool, or comes back from host memory or a file; after a preemption, an eviction or a
 restart; and when any byte that was stored has changed meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 
 from tests.properties.test_same_answer import Answer, answer, plan, serve
 from tests.unit.pretend_plan import PretendPlan
+from trivet.base.dtypes import Array
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
 from trivet.framework.graph.plan import Limits
 from trivet.framework.memory.block import HEADER_BYTES
-from trivet.framework.memory.chain import Identity
+from trivet.framework.memory.chain import Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
 from trivet.framework.memory.tiers import Tiers
@@ -95,6 +97,48 @@ def test_an_answer_is_the_same_through_every_tier_and_a_restart(
             engine.close()
             if folder is not None:
                 change_bytes(folder, changed)
+
+
+class Failing(FileTier):
+    """Files on a disk that is full or broken whenever `fails` says so."""
+
+    fails: Iterator[bool]
+
+    def read(self, link: Link, into: Array) -> int | None:
+        if next(self.fails):
+            into[:] = 255  # what a read that failed half way may leave
+            return None
+        return super().read(link, into)
+
+    def publish(self, blocks: Sequence[tuple[Link, Array, int]]) -> None:
+        if not next(self.fails):
+            super().publish(blocks)
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(first=arrivals, second=arrivals, num_host=st.sampled_from([1, 2, 40]), fails=st.lists(st.booleans(), min_size=1),
+       leaves=st.lists(st.integers(0, 5)))  # fmt: skip
+def test_failing_files_and_requests_that_leave_change_no_answer_and_leave_nothing_held(
+    first: list[tuple[list[int], SamplingParams, int]], second: list[tuple[list[int], SamplingParams, int]],
+    num_host: int, fails: list[bool], leaves: list[int],
+) -> None:  # fmt: skip
+    with TemporaryDirectory(dir=MEMORY) as name:
+        for schedule in (first, second, first):
+            memory = pretend(18)
+            files = Failing(Path(name), 1 << 20, IDENTITY, memory.slot_bytes)
+            files.fails = cycle(fails)
+            host = HostTier(num_host * memory.slot_bytes, memory.slot_bytes)
+            engine = Engine(memory, None, tiers=Tiers(IDENTITY, memory, host, files))
+            for number, (prompt, params, _) in enumerate(schedule):
+                engine.add(new_request(f"leaves {number}", prompt, params))
+            for number in leaves:
+                engine.step()
+                engine.abort(f"leaves {number}")
+            engine.abort_all()
+
+            assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
+
+            engine.close()  # checks that no block is pinned
 
 
 @settings(max_examples=settings().max_examples // 3)

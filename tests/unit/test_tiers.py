@@ -3,6 +3,8 @@ from array import array
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trivet.base.errors import ResourceError
 from trivet.framework.memory.chain import Chain, Identity, Link
@@ -173,15 +175,28 @@ def test_a_host_tier_that_holds_no_block_is_refused():
 
 def test_a_fetch_is_refused_when_computing_is_sooner_and_tried_again_now_and_then():
     worth = Worth()
-    assert worth.is_loading_sooner(1, 16, 0)  # unknown
+    assert worth.patience_s(1, 16, 0) is not None  # unknown
     worth.block.learn(1.0, 1)
     worth.token.learn(1.0, 100)
 
-    assert worth.is_loading_sooner(num_blocks=1, num_tokens=100, num_queued=0)
-    assert not worth.is_loading_sooner(num_blocks=1, num_tokens=99, num_queued=0)
-    assert not worth.is_loading_sooner(num_blocks=1, num_tokens=100, num_queued=1)
-    assert 1 == sum(worth.is_loading_sooner(1, 16, 0) for _ in range(32))
-    assert 0.5 == worth.patience_s(50)
+    assert 1.0 == worth.patience_s(num_blocks=1, num_tokens=100, num_queued=0)
+    assert worth.patience_s(num_blocks=1, num_tokens=99, num_queued=0) is None
+    assert worth.patience_s(num_blocks=1, num_tokens=100, num_queued=1) is None
+    assert 1 == sum(worth.patience_s(1, 16, 0) is not None for _ in range(32))
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50))
+def test_waiting_never_costs_more_than_computing_would_nor_twice_what_reading_should(
+    block_s, token_s, num_blocks, block_tokens, num_queued
+):
+    worth = Worth()
+    worth.block.learn(block_s, 1)
+    worth.token.learn(token_s, 1)
+    patience_s = worth.patience_s(num_blocks, num_blocks * block_tokens, num_queued)
+    expected_s = block_s * (num_blocks + num_queued)
+
+    assert patience_s is None or patience_s <= min(token_s * (num_blocks * block_tokens), 2 * expected_s)
+    assert patience_s is not None or expected_s > token_s * (num_blocks * block_tokens)
 
 
 def test_closing_ends_the_threads(tmp_path):

@@ -46,7 +46,7 @@ class EngineMetrics:
         self._running = gauge("num_requests_running", "Sequences that hold slots")
         self._waiting = gauge("num_requests_waiting", "Sequences that wait for slots")
         self._kv_usage = gauge("kv_cache_usage_perc", "Share of the KV pool's slots that are held, 0 to 1")
-        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens computed")
+        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, computed or found")
         self._generation_tokens = counter("generation_tokens", "Tokens generated")
         self._preemptions = counter("num_preemptions", "Times a sequence's slots were taken back")
         success = Counter("vllm:request_success", "Sequences finished, by reason", (*_LABELS, "finished_reason"),

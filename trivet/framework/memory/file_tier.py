@@ -80,11 +80,11 @@ class FileTier:
                 (folder / place).mkdir(mode=0o700, parents=True, exist_ok=True)  # what people wrote can be read there
             self._lock = os.open(folder / "writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._is_writer = self._take_over()
-            self.look()
         except OSError as error:
             raise ResourceError(
                 f"--kv-dir {folder} cannot be used: {error.strerror}", "name a folder that can be written to"
             ) from error
+        self.look()
 
     @property
     def is_writer(self) -> bool:

@@ -181,10 +181,11 @@ class Tiers:
         num_blocks = next((i for i, link in enumerate(beyond) if not self.files.holds(link)), len(beyond))
         if num_blocks == 0:
             return None
-        if not self.worth.is_loading_sooner(num_blocks, num_blocks * block_tokens, self._num_queued):
+        patience_s = self.worth.patience_s(num_blocks, num_blocks * block_tokens, self._num_queued)
+        if patience_s is None:
             self.counts.refused += 1
             return None
-        fetch = Fetch(beyond[:num_blocks], self._clock() + self.worth.patience_s(num_blocks * block_tokens))
+        fetch = Fetch(beyond[:num_blocks], self._clock() + patience_s)
         with self._lock:
             self._num_queued += num_blocks
         self._reads.put(fetch)

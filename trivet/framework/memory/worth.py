@@ -8,6 +8,7 @@ from __future__ import annotations
 _WEIGHT = 0.2  # of the newest measurement in a running mean
 _RETRY = 32  # after so many refusals one is read all the same: else a store that was slow once stays slow for ever
 _UNMEASURED_S = 1.0  # how long a first read may take while nothing is known
+_LATE = 2.0  # a read that has taken this many times what was expected is not waited for: its store has stalled
 
 
 class Rate:
@@ -29,19 +30,18 @@ class Worth:
         self.token = Rate()
         self._num_refused = 0
 
-    def patience_s(self, num_tokens: int) -> float:
-        """How long it pays to wait for so many tokens: as long as computing them takes."""
-        return _UNMEASURED_S if self.token.seconds is None else self.token.seconds * num_tokens
+    def patience_s(self, num_blocks: int, num_tokens: int, num_queued: int) -> float | None:
+        """How long it pays to wait for `num_blocks` blocks of `num_tokens` tokens in all, behind `num_queued` that are
+        being read already; None when computing the tokens is sooner.
 
-    def is_loading_sooner(self, num_blocks: int, num_tokens: int, num_queued: int) -> bool:
-        """Reading `num_blocks` blocks of `num_tokens` tokens in all, behind `num_queued` that are being read already.
-
-        Unknown counts as sooner: that is how it becomes known.
+        What is lost when the store stalls is what was waited: at most the time that computing takes, and no more than
+        twice what reading was expected to take. Unknown counts as sooner: that is how it becomes known.
         """
         if self.block.seconds is None or self.token.seconds is None:
-            return True
-        if self.block.seconds * (num_queued + num_blocks) <= self.patience_s(num_tokens):
-            self._num_refused = 0
-            return True
-        self._num_refused += 1
-        return self._num_refused % _RETRY == 0
+            return _UNMEASURED_S if self.token.seconds is None else self.token.seconds * num_tokens
+        read_s, compute_s = self.block.seconds * (num_queued + num_blocks), self.token.seconds * num_tokens
+        if read_s > compute_s:
+            self._num_refused += 1
+            return compute_s if self._num_refused % _RETRY == 0 else None
+        self._num_refused = 0
+        return min(compute_s, _LATE * read_s)
