@@ -2,13 +2,19 @@
 
 `None` always means unknown: the file was absent, unreadable or odd. An empty tuple means that the host was asked and
 has none. Sizes are bytes; a limit that the kernel does not impose is the word "unlimited". Every part encodes to JSON
-with msgspec and decodes to an equal value.
+with msgspec and decodes to an equal value. What a part was not yet asked about, in a value that an older version wrote or
+a test made by hand, is unknown as well: that is what the defaults say.
+
+What the kernel shows is here; what the NPU's tools print is in `npu_facts`, and what is installed in `stack_facts`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from trivet.driver.npu_facts import NpuNetwork, NpuSmi
+from trivet.driver.stack_facts import Stack
 
 Limit = int | Literal["unlimited"]
 PageMode = Literal["always", "madvise", "never"]
@@ -47,6 +53,9 @@ class Memory:
     total_bytes: int | None
     available_bytes: int | None  # the kernel's estimate: free, and what it can reclaim without swapping
     transparent_huge_pages: PageMode | None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    swappiness: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class Cgroup:
     memory_limit_bytes: Limit | None
     memory_left_bytes: Limit | None  # the limit less what is used, with the page cache it could drop
     cpu_quota: float | Literal["unlimited"] | None  # CPUs, not percent
+    max_processes: Limit | None = None  # threads count
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,16 @@ class ProcessLimits:
 
 
 @dataclass(frozen=True)
+class Process:
+    """The process that reads: what its user may do."""
+
+    uid: int | None
+    gids: tuple[int, ...] | None  # effective and supplementary
+    capabilities: int | None  # the effective set, as the kernel's bit mask
+    seccomp: int | None  # 0 off, 1 strict, 2 filtered
+
+
+@dataclass(frozen=True)
 class PciDevice:
     address: str  # "0000:c1:00.0"
     class_code: int  # 24 bits: class, subclass, interface
@@ -84,6 +104,84 @@ class PciDevice:
     max_link_gts: float | None
     link_width: int | None  # lanes
     max_link_width: int | None
+    near_cpus: tuple[int, ...] | None = None
+    bridges: tuple[str, ...] | None = None  # the PCI addresses above it, the root port first
+    interrupts: tuple[int, ...] | None = None  # the numbers of its message interrupts
+    iommu_group: int | None = None
+    iommu_mode: str | None = None  # "DMA", "DMA-FQ" or "identity", which passes addresses through
+
+
+@dataclass(frozen=True)
+class KernelModule:
+    name: str
+    state: str | None  # "Live", "Loading", "Unloading"
+    release: str | None  # the kernel it was built for, where the file of the module says
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """One line of an NPU, a disk or a network card, and who serves it."""
+
+    number: int
+    name: str  # as the driver calls it: "nvme0q3", "sq_send_trigger_irq"
+    address: str | None  # of the PCI device it belongs to
+    count: int  # since the machine started
+    served_by: tuple[int, ...]  # the CPUs that have served it, the busiest first
+    allowed_cpus: tuple[int, ...] | None  # smp_affinity_list
+    effective_cpus: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class NvmeController:
+    name: str  # "nvme0"
+    transport: str | None  # "pcie", "rdma", "tcp", "fc", "loop"
+    state: str | None  # "live", "resetting"
+    model: str | None
+    address: str | None  # of the PCI device; None over a fabric
+    numa_node: int | None
+    num_queues: int | None  # the queue of commands included
+
+
+@dataclass(frozen=True)
+class BlockDevice:
+    name: str  # "nvme0n1", "sda", "dm-0"
+    size_bytes: int | None
+    scheduler: str | None  # the bracketed one
+    is_polled: bool | None  # may a read poll for its completion (queue/io_poll)
+    queue_depth: int | None  # nr_requests
+    read_ahead_bytes: int | None
+    logical_block_bytes: int | None
+    is_rotational: bool | None
+    numa_node: int | None
+    controllers: tuple[str, ...]  # of NVMe: those that lead to it
+    below: tuple[str, ...]  # the devices it is made of: a volume's, a RAID's
+
+
+@dataclass(frozen=True)
+class NvmeSettings:
+    """Parameters of the kernel's nvme module."""
+
+    poll_queues: int | None
+    write_queues: int | None
+
+
+@dataclass(frozen=True)
+class NetworkInterface:
+    name: str
+    state: str | None  # "up", "down", "unknown" (which is what the loopback says)
+    speed_mbps: int | None
+    has_ipv4: bool | None
+    has_ipv6: bool | None
+    address: str | None  # of the PCI device
+    numa_node: int | None
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """The lines of the kernel's log that concern NPUs, their bus, disks or memory that ran out; the newest last."""
+
+    source: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -93,6 +191,7 @@ class DeviceNode:
     uid: int | None
     gid: int | None
     is_accessible: bool | None  # may the reading process read and write it
+    is_character: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +209,33 @@ class Filesystem:
     type: str | None
     options: tuple[str, ...] | None
     free_bytes: int | None  # for a process without privileges
+    source: str | None = None  # what is mounted: "/dev/nvme0n1p2", "server:/export"
+    device: str | None = None  # the block device's name in sysfs, "nvme0n1p2"
+    is_network: bool | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ReadingProbe:
+    """What reading a file of at most a few MiB showed; made only where it was asked for."""
+
+    path: str  # that was asked for
+    file: str | None  # that was read; None where there is none below the path
+    direct: bool | None  # can it be opened and read with O_DIRECT
+    io_uring: bool | None  # does the kernel let this process make a ring
+    polled: bool | None  # can a ring poll for the completion (IORING_SETUP_IOPOLL)
+    num_bytes: int | None
+    seconds: float | None
+    interrupts: dict[str, int] | None  # of disks, while reading, by name of the interrupt
+
+
+@dataclass(frozen=True)
+class PinningProbe:
+    """Whether this process could lock memory; made only where it was asked for."""
+
+    asked_bytes: int
+    is_locked: bool
+    refusal: str | None  # the kernel's word where not
 
 
 @dataclass(frozen=True)
@@ -126,3 +252,25 @@ class HostFacts:
     pci: tuple[PciDevice, ...] | None  # all of them: what an id means is a judgement
     device_nodes: tuple[DeviceNode, ...] | None  # the Ascend driver's: see readers.device_nodes
     filesystems: tuple[Filesystem, ...]  # one for each path that was asked for, in that order
+    distribution: str | None = None  # "openEuler 22.03 (LTS-SP4)"
+    libc: str | None = None  # "glibc 2.34"
+    product: str | None = None  # of the machine, as its firmware says
+    is_virtual: bool | None = None  # does a hypervisor run it
+    process: Process | None = None
+    kernel_parameters: tuple[str, ...] | None = None  # the kernel's command line, of those that matter here
+    modules: tuple[KernelModule, ...] | None = None  # the Ascend driver's
+    iommu_groups: int | None = None  # how many; 0 where no IOMMU is in use
+    interrupts: tuple[Interrupt, ...] | None = None
+    has_irqbalance: bool | None = None
+    nvme: tuple[NvmeController, ...] | None = None
+    nvme_settings: NvmeSettings | None = None
+    disks: tuple[BlockDevice, ...] | None = None
+    network: tuple[NetworkInterface, ...] | None = None
+    listening_ports: tuple[int, ...] | None = None  # TCP, in this network namespace
+    shared_memory: Filesystem | None = None  # /dev/shm
+    kernel_log: KernelLog | None = None
+    npu_smi: NpuSmi | None = None
+    npu_network: NpuNetwork | None = None
+    stack: Stack | None = None
+    reading: tuple[ReadingProbe, ...] | None = None
+    pinning: PinningProbe | None = None
