@@ -85,8 +85,8 @@ def test_a_kunpeng_host_is_read_whole():
     assert DeviceNode("/dev/davinci0", 0o660, 1000, 1000, True) == facts.device_nodes[0]
     assert 11 == len(facts.device_nodes)
     assert (
-        Filesystem("/data/trivet", "/data", "xfs", ("rw", "relatime"), 3298534883328),
-        Filesystem("/root", "/", "ext4", ("rw", "relatime"), 201863462912),
+        Filesystem("/data/trivet", "/data", "xfs", ("rw", "relatime"), 3298534883328, "/dev/nvme0n1p1", None, False),
+        Filesystem("/root", "/", "ext4", ("rw", "relatime"), 201863462912, "/dev/sda3", None, False),
     ) == facts.filesystems
 
 

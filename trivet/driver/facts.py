@@ -2,8 +2,8 @@
 
 `None` always means unknown: the file was absent, unreadable or odd. An empty tuple means that the host was asked and
 has none. Sizes are bytes; a limit that the kernel does not impose is the word "unlimited". Every part encodes to JSON
-with msgspec and decodes to an equal value. What a part was not yet asked about, in a value that an older version wrote or
-a test made by hand, is unknown as well: that is what the defaults say.
+with msgspec and decodes to an equal value. What was not asked, in a value that an older version wrote or that a test
+made by hand, is unknown as well: that is what the defaults say.
 
 What the kernel shows is here; what the NPU's tools print is in `npu_facts`, and what is installed in `stack_facts`.
 """
@@ -115,7 +115,7 @@ class PciDevice:
 class KernelModule:
     name: str
     state: str | None  # "Live", "Loading", "Unloading"
-    release: str | None  # the kernel it was built for, where the file of the module says
+    version: str | None
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Interrupt:
     name: str  # as the driver calls it: "nvme0q3", "sq_send_trigger_irq"
     address: str | None  # of the PCI device it belongs to
     count: int  # since the machine started
-    served_by: tuple[int, ...]  # the CPUs that have served it, the busiest first
+    served_by: tuple[int, ...]  # the CPUs that have served it, the eight busiest in order
     allowed_cpus: tuple[int, ...] | None  # smp_affinity_list
     effective_cpus: tuple[int, ...] | None
 
@@ -153,8 +153,8 @@ class BlockDevice:
     logical_block_bytes: int | None
     is_rotational: bool | None
     numa_node: int | None
-    controllers: tuple[str, ...]  # of NVMe: those that lead to it
-    below: tuple[str, ...]  # the devices it is made of: a volume's, a RAID's
+    controllers: tuple[str, ...]  # of NVMe: the names of those that lead to it
+    below: tuple[str, ...]  # the disks that it is made of: a volume's, a RAID's
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,8 @@ class NetworkInterface:
     name: str
     state: str | None  # "up", "down", "unknown" (which is what the loopback says)
     speed_mbps: int | None
-    has_ipv4: bool | None
-    has_ipv6: bool | None
+    has_ipv4_route: bool | None
+    has_ipv6: bool | None  # an address that reaches further than the link
     address: str | None  # of the PCI device
     numa_node: int | None
 
@@ -210,23 +210,22 @@ class Filesystem:
     options: tuple[str, ...] | None
     free_bytes: int | None  # for a process without privileges
     source: str | None = None  # what is mounted: "/dev/nvme0n1p2", "server:/export"
-    device: str | None = None  # the block device's name in sysfs, "nvme0n1p2"
+    disk: str | None = None  # the name of the `BlockDevice` that it is on, "nvme0n1"
     is_network: bool | None = None
     total_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class ReadingProbe:
-    """What reading a file of at most a few MiB showed; made only where it was asked for."""
+    """What reading the first MiB of a file showed; made only where it was asked for."""
 
     path: str  # that was asked for
     file: str | None  # that was read; None where there is none below the path
-    direct: bool | None  # can it be opened and read with O_DIRECT
-    io_uring: bool | None  # does the kernel let this process make a ring
-    polled: bool | None  # can a ring poll for the completion (IORING_SETUP_IOPOLL)
-    num_bytes: int | None
+    direct_refusal: str | None  # the kernel's word where it cannot be read with O_DIRECT
+    ring_refusal: str | None  # and where this process gets no io_uring
+    num_bytes: int | None  # None where reading failed or took too long
     seconds: float | None
-    interrupts: dict[str, int] | None  # of disks, while reading, by name of the interrupt
+    interrupts: dict[str, int] | None  # of all disks meanwhile, by name, whoever caused them
 
 
 @dataclass(frozen=True)
@@ -259,6 +258,8 @@ class HostFacts:
     process: Process | None = None
     kernel_parameters: tuple[str, ...] | None = None  # the kernel's command line, of those that matter here
     modules: tuple[KernelModule, ...] | None = None  # the Ascend driver's
+    driver_releases: tuple[str, ...] | None = None  # the kernels that the Ascend driver's modules were installed for
+    has_kernel_headers: bool | None = None  # of the kernel that runs, which the driver's installer may need
     iommu_groups: int | None = None  # how many; 0 where no IOMMU is in use
     interrupts: tuple[Interrupt, ...] | None = None
     has_irqbalance: bool | None = None

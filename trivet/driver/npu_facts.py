@@ -110,17 +110,6 @@ class NpuErrors:
 
 
 @dataclass(frozen=True)
-class NpuUsage:
-    """`npu-smi info -t usages`: percentages of the moment."""
-
-    npu_id: int
-    chip_id: int | None
-    hbm_total_bytes: int | None
-    memory_total_bytes: int | None
-    percents: dict[str, int]  # by the tool's own name, "Aicore Usage Rate"
-
-
-@dataclass(frozen=True)
 class NpuLinks:
     """A row of `npu-smi info -t topo`: how one NPU reaches each other one, and which CPUs are near it."""
 
@@ -143,7 +132,6 @@ class NpuSmi:
     boards: tuple[NpuBoard, ...] | None
     health: tuple[NpuHealth, ...] | None
     errors: tuple[NpuErrors, ...] | None
-    usages: tuple[NpuUsage, ...] | None
     links: tuple[NpuLinks, ...] | None
 
 

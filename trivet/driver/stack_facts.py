@@ -1,7 +1,7 @@
-"""What is installed above the kernel: HDK, CANN, NNAL, Python packages and the environment; a part of `facts.HostFacts`.
+"""What is installed above the kernel: HDK, CANN, NNAL, Python packages, environment; a part of `facts.HostFacts`.
 
-All of it comes from files, so it is known without npu-smi, without root and without importing anything. Versions are the
-text that the file holds; what fits what is for `checks` to judge.
+All of it comes from files, so it is known without npu-smi, without root and without importing anything. Versions are
+the text that the file holds; what fits what is for `checks` to judge.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Cann:
     """One installed toolkit (or nnae, nnrt)."""
 
     root: str  # with links resolved
-    found_by: tuple[str, ...]  # the variables and well-known paths that led here, in the order they were asked
+    exists: bool
+    found_by: tuple[str, ...]  # the variables that lead here and the well-known paths, as "LD_LIBRARY_PATH"
     package: str | None  # "Ascend-cann-toolkit"
     version: str | None  # "8.3.RC2"
     inner_version: str | None
@@ -65,6 +66,7 @@ class Nnal:
     """One installed NNAL (ATB), the library of transformer operators."""
 
     root: str
+    exists: bool
     found_by: tuple[str, ...]
     version: str | None
     cxx_abis: tuple[int, ...] | None  # which of 0 and 1 are here

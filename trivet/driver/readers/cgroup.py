@@ -34,7 +34,7 @@ class _Group:
 def read_cgroup(root: Path) -> Cgroup:
     mounts, membership = read_mounts(root), read_text(root, "proc/self/cgroup")
     if mounts is None or membership is None:
-        return Cgroup(None, None, None)
+        return Cgroup(None, None, None, None)
     groups = _membership(membership)
     memory = [_memory(root, group) for group in _way_up(root, mounts, groups, "memory")]
     quotas = [_quota(root, group) for group in _way_up(root, mounts, groups, "cpu")]
@@ -42,6 +42,7 @@ def read_cgroup(root: Path) -> Cgroup:
         memory_limit_bytes=_tightest([limit for limit, _ in memory]),
         memory_left_bytes=_tightest([left for _, left in memory]),
         cpu_quota=_tightest(quotas),
+        max_processes=_tightest([_processes(root, group) for group in _way_up(root, mounts, groups, "pids")]),
     )
 
 
@@ -121,6 +122,13 @@ def _quota(root: Path, group: _Group) -> Quota | None:
         return "unlimited"
     microseconds = integer(quota)
     return microseconds / period if microseconds and period else None
+
+
+def _processes(root: Path, group: _Group) -> Limit | None:
+    """How many processes and threads; both versions call the file the same, and neither's root group has it."""
+    word = read_word(root, f"{group.directory}/pids.max")
+    unbound = word == "max" or (word is None and exists(root, f"{group.directory}/cgroup.procs"))
+    return "unlimited" if unbound else integer(word)
 
 
 def _is_unbound(root: Path, group: _Group) -> bool:

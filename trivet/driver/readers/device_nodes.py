@@ -29,7 +29,8 @@ def _node(path: str) -> DeviceNode:
     try:
         status = Path(path).stat()
     except OSError:
-        return DeviceNode(path, None, None, None, None)
+        return DeviceNode(path, None, None, None, None, None)
     # Asked, not opened: opening a davinci node claims the NPU.
     accessible = os.access(path, os.R_OK | os.W_OK)
-    return DeviceNode(path, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, accessible)
+    mode = status.st_mode
+    return DeviceNode(path, stat.S_IMODE(mode), status.st_uid, status.st_gid, accessible, stat.S_ISCHR(mode))

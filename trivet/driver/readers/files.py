@@ -11,7 +11,7 @@ import stat
 from itertools import takewhile
 from pathlib import Path
 
-# The longest file read here is /proc/cpuinfo: about 1.5 KB a CPU on x86.
+# The longest file read here, but for one that says so, is /proc/cpuinfo: about 1.5 KB a CPU on x86.
 _MAX_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 16
 # Above any CPU or node number of Linux (CONFIG_NR_CPUS allows 8192), and small enough to list.
@@ -34,7 +34,7 @@ def locate(root: Path, path: str) -> Path | None:
     return place
 
 
-def read_text(root: Path, path: str) -> str | None:
+def read_text(root: Path, path: str, max_bytes: int = _MAX_BYTES) -> str | None:
     place = locate(root, path)
     if place is None:
         return None
@@ -43,8 +43,20 @@ def read_text(root: Path, path: str) -> str | None:
             return None
         with place.open("rb") as file:
             # In pieces: the kernel answers ENOMEM to one large read of a file under /proc/sys.
-            pieces = takewhile(bool, (file.read(_PIECE_BYTES) for _ in range(_MAX_BYTES // _PIECE_BYTES)))
+            pieces = takewhile(bool, (file.read(_PIECE_BYTES) for _ in range(max_bytes // _PIECE_BYTES)))
             return b"".join(pieces).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
+def read_head(root: Path, path: str, count: int) -> bytes | None:
+    """The first `count` bytes of a file, or all of a shorter one."""
+    place = locate(root, path)
+    try:
+        if place is None or not stat.S_ISREG(place.stat().st_mode):
+            return None
+        with place.open("rb") as file:
+            return file.read(count)
     except (OSError, ValueError):
         return None
 
@@ -74,6 +86,15 @@ def list_names(root: Path, directory: str, pattern: str) -> tuple[str, ...] | No
     except (OSError, ValueError):
         return None
     return tuple(sorted(names, key=lambda name: [(int(n or 0), text) for n, text in re.findall(r"(\d*)(\D*)", name)]))
+
+
+def resolved(root: Path, path: str) -> str | None:
+    """`path` without links, written from the host's own "/"; None where it does not exist or leaves the tree."""
+    place = locate(root, path)
+    try:
+        return f"/{place.resolve(strict=True).relative_to(root.resolve())}" if place is not None else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def exists(root: Path, path: str) -> bool:

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from trivet.driver.facts import Cpus, HostFacts, Memory
+from trivet.driver.facts import Cpus, DeviceNode, HostFacts, Memory
 from trivet.driver.readers.captured import Captured, read_captured
 from trivet.driver.readers.cgroup import read_cgroup
+from trivet.driver.readers.commands import TIMEOUT_S
 from trivet.driver.readers.container import read_container
 from trivet.driver.readers.device_nodes import read_device_nodes
-from trivet.driver.readers.files import is_live
+from trivet.driver.readers.files import integer, is_live, read_integer
 from trivet.driver.readers.filesystem import read_filesystem
+from trivet.driver.readers.hccn import read_npu_network
+from trivet.driver.readers.interrupts import read_interrupts
+from trivet.driver.readers.kernel_log import read_kernel_log
+from trivet.driver.readers.machine import (
+    read_distribution,
+    read_driver_releases,
+    read_has_kernel_headers,
+    read_is_virtual,
+    read_kernel_parameters,
+    read_libc,
+    read_modules,
+    read_product,
+)
+from trivet.driver.readers.npu_smi import read_npu_smi
+from trivet.driver.readers.probes import probe_pinning, probe_reading
+from trivet.driver.readers.process import read_has_irqbalance, read_listening_ports, read_process
 from trivet.driver.readers.procfs import (
     read_allowed,
     read_features,
@@ -22,21 +40,34 @@ from trivet.driver.readers.procfs import (
     read_model,
     read_numa_balancing,
 )
+from trivet.driver.readers.stack import read_stack
+from trivet.driver.readers.sysfs_block import read_disks, read_nvme, read_nvme_settings
 from trivet.driver.readers.sysfs_cpu import read_cores, read_governors, read_online
+from trivet.driver.readers.sysfs_net import read_network
 from trivet.driver.readers.sysfs_node import read_nodes, read_page_mode
-from trivet.driver.readers.sysfs_pci import read_pci
+from trivet.driver.readers.sysfs_pci import read_iommu_groups, read_pci
 
 
-def read_facts(root: Path = Path("/"), paths: Iterable[str] = ()) -> HostFacts:
+def read_facts(
+    root: Path = Path("/"),
+    paths: Iterable[str] = (),
+    python: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    probe: bool = False,
+) -> HostFacts:
     """The facts of the host whose files lie under `root`, and of the filesystems that hold `paths`.
 
-    `paths` are absolute on that host. Never raises: what cannot be read is None.
+    `paths` and `python`, the interpreter that serves, are absolute on that host; without one it is the one that runs
+    this. The NPU's tools are given `timeout_s` together; where there are none, nobody waits. With `probe`, the live
+    host is also tried: a file at each path is read, and memory is locked. Never raises: what cannot be read is None.
     """
+    deadline = time.monotonic() + timeout_s
     captured = Captured() if is_live(root) else read_captured(root)
-    online = read_online(root)
-    meminfo = read_meminfo(root)
+    online, meminfo, kernel, product = read_online(root), read_meminfo(root), read_kernel(root), read_product(root)
+    asked, container, pci = tuple(paths), read_container(root), read_pci(root)
+    device_nodes = read_device_nodes(root, captured)
     return HostFacts(
-        kernel=read_kernel(root),
+        kernel=kernel,
         architecture=platform.machine() or None if is_live(root) else captured.architecture,
         cpus=Cpus(
             model=read_model(root),
@@ -48,11 +79,48 @@ def read_facts(root: Path = Path("/"), paths: Iterable[str] = ()) -> HostFacts:
         ),
         nodes=read_nodes(root),
         numa_balancing=read_numa_balancing(root),
-        memory=Memory(meminfo.get("MemTotal"), meminfo.get("MemAvailable"), read_page_mode(root)),
+        memory=Memory(
+            total_bytes=meminfo.get("MemTotal"),
+            available_bytes=meminfo.get("MemAvailable"),
+            transparent_huge_pages=read_page_mode(root),
+            swap_total_bytes=meminfo.get("SwapTotal"),
+            swap_free_bytes=meminfo.get("SwapFree"),
+            swappiness=read_integer(root, "proc/sys/vm/swappiness"),
+        ),
         cgroup=read_cgroup(root),
         limits=read_limits(root),
-        container=read_container(root),
-        pci=read_pci(root),
-        device_nodes=read_device_nodes(root, captured),
-        filesystems=tuple(read_filesystem(root, path, captured) for path in paths),
+        container=container,
+        pci=pci,
+        device_nodes=device_nodes,
+        filesystems=tuple(read_filesystem(root, path, captured) for path in asked),
+        distribution=read_distribution(root),
+        libc=read_libc(root, captured),
+        product=product,
+        is_virtual=read_is_virtual(root, product),
+        process=read_process(root),
+        kernel_parameters=read_kernel_parameters(root),
+        modules=read_modules(root),
+        driver_releases=read_driver_releases(root),
+        has_kernel_headers=read_has_kernel_headers(root, kernel),
+        iommu_groups=read_iommu_groups(root),
+        interrupts=read_interrupts(root, pci),
+        has_irqbalance=read_has_irqbalance(root, container),
+        nvme=read_nvme(root),
+        nvme_settings=read_nvme_settings(root),
+        disks=read_disks(root),
+        network=read_network(root),
+        listening_ports=read_listening_ports(root),
+        shared_memory=read_filesystem(root, "/dev/shm", captured),
+        kernel_log=read_kernel_log(root),
+        npu_smi=read_npu_smi(root, captured, deadline),
+        npu_network=read_npu_network(root, captured, _numbers(device_nodes), deadline),
+        stack=read_stack(root, captured, python),
+        reading=tuple(probe_reading(path, pci) for path in asked) if probe and is_live(root) else None,
+        pinning=probe_pinning() if probe and is_live(root) else None,
     )
+
+
+def _numbers(device_nodes: tuple[DeviceNode, ...] | None) -> tuple[int, ...]:
+    """N of every /dev/davinciN."""
+    names = [node.path.removeprefix("/dev/davinci") for node in device_nodes or ()]
+    return tuple(number for name in names if (number := integer(name)) is not None)

@@ -16,6 +16,8 @@ class Mount:
     options: tuple[str, ...]  # of this mount
     type: str
     super_options: tuple[str, ...]  # of the filesystem
+    source: str  # what is mounted
+    device: str  # its number, "259:2"; major 0 is no disk
 
 
 def read_mounts(root: Path) -> tuple[Mount, ...] | None:
@@ -37,6 +39,8 @@ def _mount(line: str) -> Mount | None:
         options=tuple(places[5].split(",")),
         type=kinds[0],
         super_options=tuple(kinds[2].split(",")),
+        source=_unescape(kinds[1]),
+        device=places[2],
     )
 
 
