@@ -30,6 +30,8 @@ CHIPS: dict[int, str] = {
     0xD808: "Ascend 350",
 }
 
+ASCEND_950 = (HUAWEI, 0xD806)
+
 
 def chip_of(device: PciDevice) -> str | None:
     """The name of the NPU; None if the device is none. An accelerator of Huawei's that is not listed is one too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from trivet.driver.readers.captured import Captured
@@ -34,6 +35,32 @@ def read_cann(root: Path, captured: Captured, environment: dict[str, str] | None
         _cann(root, captured, real, written, found_by)
         for real, (written, found_by) in _places(root, _CANN, _VARIABLES, environment, _installed(root)).items()
     )
+
+
+def cann_of(record: dict[str, str]) -> Cann:
+    """What the record of an installer says by itself."""
+    return Cann(
+        root=re.sub(r"/\w+-linux/?$", "", record.get("path", "")),
+        exists=bool(record),
+        found_by=(),
+        package=record.get("package_name") or None,
+        version=version(record.get("version")),
+        inner_version=inner_version(record.get("innerversion")),
+        compatible_versions=inner_versions(record.get("compatible_version")),
+        architecture=record.get("arch") or None,
+        components=None,
+        kernels=None,
+        library_architecture=None,
+        python_tags=None,
+        mode=None,
+        uid=None,
+    )
+
+
+def components_of(text: str | None) -> dict[str, str] | None:
+    """What runs of each part, from `toolkit_running_version=[7.5.0.1.129:8.0.RC3]` in a version.cfg."""
+    rows = re.findall(r"^(\w+)_running_version=\[[^:\]\n]*:([\w.]+)\]", text or "", re.MULTILINE | re.ASCII)
+    return dict(rows) or None
 
 
 def read_nnal(root: Path, environment: dict[str, str] | None) -> tuple[Nnal, ...]:
@@ -107,28 +134,18 @@ def _cann(root: Path, captured: Captured, real: str, written: str, found_by: tup
     texts = (read_text(root, path) for path in _records(real))
     record = next((values for text in texts if (values := properties(text)) is not None), {})
     mode, uid = _owner(root, captured, real)
-    return Cann(
+    return replace(
+        cann_of(record),
         root=real,
         exists=exists(root, real),
         found_by=found_by,
-        package=record.get("package_name") or None,
-        version=version(record.get("version")),
-        inner_version=inner_version(record.get("innerversion")),
-        compatible_versions=inner_versions(record.get("compatible_version")),
-        architecture=record.get("arch") or None,
-        components=_components(read_text(root, f"{written}/version.cfg") or read_text(root, f"{real}/version.cfg")),
+        components=components_of(read_text(root, f"{written}/version.cfg") or read_text(root, f"{real}/version.cfg")),
         kernels=_kernels(root, real),
         library_architecture=_machine(read_head(root, f"{real}/lib64/libascendcl.so", 20)),
         python_tags=_python_tags(root, real),
         mode=mode,
         uid=uid,
     )
-
-
-def _components(text: str | None) -> dict[str, str] | None:
-    """What runs of each part, from `toolkit_running_version=[7.5.0.1.129:8.0.RC3]`."""
-    rows = re.findall(r"^(\w+)_running_version=\[[^:\]\n]*:([\w.]+)\]", text or "", re.MULTILINE | re.ASCII)
-    return dict(rows) or None
 
 
 def _kernels(root: Path, real: str) -> tuple[str, ...] | None:

@@ -75,7 +75,7 @@ def _captured(root: Path, captured: Captured, words: tuple[str, ...]) -> Output 
         return Output(Command(line, run.outcome, run.exit_code, run.seconds, None, None), text or "")
     if text is None:
         return None
-    return _answer(line, text, run.exit_code if run else None, run.seconds if run else None)
+    return answer(line, text, run.exit_code if run else None, run.seconds if run else None)
 
 
 def _run(words: tuple[str, ...], tool: str | None, deadline: float) -> Output | None:
@@ -101,7 +101,7 @@ def _run(words: tuple[str, ...], tool: str | None, deadline: float) -> Output | 
         text = _content(file)
     if code is None:
         return Output(Command(line, "timed_out", None, seconds, None, None), text)
-    return _answer(line, text, code, seconds)
+    return answer(line, text, code, seconds)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -117,7 +117,7 @@ def _content(file: IO[bytes]) -> str:
     return file.read(_MAX_BYTES).decode(errors="replace")
 
 
-def _answer(line: str, text: str, exit_code: int | None, seconds: float | None) -> Output:
+def answer(line: str, text: str, exit_code: int | None, seconds: float | None) -> Output:
     complaint = _complaint(text)
     if complaint is None and exit_code not in (0, None):
         complaint = next((row.strip()[:200] for row in text.splitlines() if row.strip()), None)

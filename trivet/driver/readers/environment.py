@@ -33,10 +33,10 @@ def read_environment(root: Path) -> dict[str, str] | None:
     if text is None:
         return None
     pairs = (entry.partition("=") for entry in text.split("\0"))
-    return {name: value[:_MAX_VALUE] for name, equals, value in sorted(pairs) if equals and _is_known(name)}
+    return {name: value[:_MAX_VALUE] for name, equals, value in sorted(pairs) if equals and is_known(name)}
 
 
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
     if _SECRET.search(name):
         return False
     return name in _NAMES or name.startswith(_PREFIXES)

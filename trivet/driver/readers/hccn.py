@@ -15,23 +15,26 @@ from trivet.driver.readers.files import read_text
 from trivet.driver.readers.npu_fields import known, number, parse_values, whole_lines
 
 _KINDS = ("ip", "link", "net_health", "speed", "fec", "tls", "optical", "link_stat", "stat")
+_KINDS_UB = ("ub_connect",)  # of a 950, whose ports are of another bus and whose tool has another order of words
 _CHANGE = re.compile(r"\[devid (\d{1,3})\]\s+(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\s+LINK (?:UP|DOWN))\s*")
 _LINK = Literal["UP", "DOWN", "PARTIAL LINK"]
 
 
-def read_npu_network(root: Path, captured: Captured, npus: Sequence[int], deadline: float) -> NpuNetwork | None:
-    """The ports of the NPUs with these device numbers; None where nothing is known of any."""
+def read_npu_network(
+    root: Path, captured: Captured, npus: Sequence[int], has_ub: bool, deadline: float
+) -> NpuNetwork | None:
+    """The ports of the NPUs with these device numbers, on a 950 those of its UB; None where nothing is known of any."""
     configured = parse_hccn_conf(read_text(root, "/etc/hccn.conf") or "")
-    asked = [(npu, kind) for npu in npus for kind in _KINDS]
+    asked = [(npu, kind) for npu in npus for kind in (_KINDS_UB if has_ub else _KINDS)]
     answers = ask(root, captured, tuple(_words(npu, kind) for npu, kind in asked), deadline)
     commands = tuple(output.command for output in answers if output is not None)
     if any(command.outcome == "absent" for command in commands):
         commands = commands[:1]
     texts = {each: output.text for each, output in zip(asked, answers, strict=True) if output is not None}
     ports = tuple(
-        parse_port(npu, {kind: texts.get((npu, kind), "") for kind in _KINDS}, configured.get(npu))
+        parse_port(npu, {kind: text for (whose, kind), text in texts.items() if whose == npu}, configured.get(npu))
         for npu in sorted({*npus, *configured})
-        if npu in configured or any(texts.get((npu, kind)) for kind in _KINDS)
+        if npu in configured or any(text for (whose, _), text in texts.items() if whose == npu)
     )
     return NpuNetwork(commands, ports) if commands or ports else None
 
@@ -44,9 +47,9 @@ def parse_hccn_conf(text: str) -> dict[int, str]:
 
 def parse_port(npu: int, texts: dict[str, str], configured: str | None) -> NpuPort:
     """What hccn_tool printed of one NPU, by the kind it was asked for; an empty text is none."""
-    lines = {kind: whole_lines(text) for kind, text in texts.items()}
+    lines = {kind: whole_lines(texts.get(kind, "")) for kind in (*_KINDS, *_KINDS_UB)}
     values = {kind: parse_values(each) for kind, each in lines.items()}
-    link = known(values["link"], "link status")
+    link = known(values["link"] | values["ub_connect"], "link status")
     errors = {name: number(value) for name, value in values["stat"].items() if "err" in name}
     present = known(values["optical"], "present")
     return NpuPort(
@@ -67,6 +70,8 @@ def parse_port(npu: int, texts: dict[str, str], configured: str | None) -> NpuPo
 
 
 def _words(npu: int, kind: str) -> tuple[str, ...]:
+    if kind in _KINDS_UB:
+        return ("hccn_tool", "-g", f"-{kind}", "-i", str(npu))
     return ("hccn_tool", "-i", str(npu), f"-{kind}", "-g")
 
 

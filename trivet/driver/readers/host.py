@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from trivet.driver.facts import Cpus, DeviceNode, HostFacts, Memory
+from trivet.driver.chips import ASCEND_950
+from trivet.driver.facts import Cpus, DeviceNode, HostFacts, Memory, PciDevice
 from trivet.driver.readers.captured import Captured, read_captured
 from trivet.driver.readers.cgroup import read_cgroup
 from trivet.driver.readers.commands import TIMEOUT_S
@@ -18,6 +19,7 @@ from trivet.driver.readers.filesystem import read_filesystem
 from trivet.driver.readers.hccn import read_npu_network
 from trivet.driver.readers.interrupts import read_interrupts
 from trivet.driver.readers.kernel_log import read_kernel_log
+from trivet.driver.readers.lspci import read_lspci
 from trivet.driver.readers.machine import (
     read_distribution,
     read_driver_releases,
@@ -64,7 +66,10 @@ def read_facts(
     deadline = time.monotonic() + timeout_s
     captured = Captured() if is_live(root) else read_captured(root)
     online, meminfo, kernel, product = read_online(root), read_meminfo(root), read_kernel(root), read_product(root)
-    asked, container, pci = tuple(paths), read_container(root), read_pci(root)
+    asked, container = tuple(paths), read_container(root)
+    pci = read_pci(root)
+    if pci is None:
+        pci = read_lspci(root, captured, deadline)
     device_nodes = read_device_nodes(root, captured)
     return HostFacts(
         kernel=kernel,
@@ -113,7 +118,7 @@ def read_facts(
         shared_memory=read_filesystem(root, "/dev/shm", captured),
         kernel_log=read_kernel_log(root),
         npu_smi=read_npu_smi(root, captured, deadline),
-        npu_network=read_npu_network(root, captured, _numbers(device_nodes), deadline),
+        npu_network=read_npu_network(root, captured, _numbers(device_nodes), _has_ub(pci), deadline),
         stack=read_stack(root, captured, python),
         reading=tuple(probe_reading(path, pci) for path in asked) if probe and is_live(root) else None,
         pinning=probe_pinning() if probe and is_live(root) else None,
@@ -124,3 +129,7 @@ def _numbers(device_nodes: tuple[DeviceNode, ...] | None) -> tuple[int, ...]:
     """N of every /dev/davinciN."""
     names = [node.path.removeprefix("/dev/davinci") for node in device_nodes or ()]
     return tuple(number for name in names if (number := integer(name)) is not None)
+
+
+def _has_ub(pci: tuple[PciDevice, ...] | None) -> bool:
+    return any((device.vendor, device.device) == ASCEND_950 for device in pci or ())

@@ -8,15 +8,15 @@ of the card that its text began with.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from trivet.driver.npu_facts import Health, NpuBoard, NpuErrors, NpuHealth
+from trivet.driver.npu_facts import Health, NpuBoard, NpuHealth
 from trivet.driver.readers.files import integer
 from trivet.driver.readers.sysfs_pci import pci_address
 
 _FIELD = re.compile(r"[ \t]*([A-Za-z][\w ./()%-]{0,60}?)[ \t]*:[ \t]*(.*)")
-_JOINED = re.compile(r"[ \t]:[ \t]|\t")  # a second name and its colon: two lines that became one
+_JOINED = re.compile(r"[ \t]:[ \t]|\t|  .*:")  # a second name and its colon: two lines that became one
 _CODES = re.compile(r"(?:0x)?[0-9a-fA-F]{8}(?:[ ,;]+(?:0x)?[0-9a-fA-F]{8})*")
 _NOTHING = ("", "NA", "N/A", "-", "None")
 _WHOSE = ("NPU ID", "Chip ID")
@@ -46,14 +46,19 @@ def parse_blocks(text: str) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def parse_board(text: str, npu_id: int, chip_id: int | None) -> NpuBoard | None:
-    """`-t board` of one card or chip; None where the text is of another one, or of none."""
-    block = _block_of(text, npu_id, chip_id)
-    if block is None:
+def block_of(text: str, npu_id: int, chip_id: int | None) -> Block | None:
+    """The one block of a card and chip that was asked for. Where no chip was asked for, the block may name one."""
+    blocks = [block for block in parse_blocks(text) if block.npu_id == npu_id and chip_id in (None, block.chip_id)]
+    return replace(blocks[0], chip_id=chip_id) if len(blocks) == 1 else None
+
+
+def board_of(block: Block | None) -> NpuBoard | None:
+    """`-t board`."""
+    if block is None or block.npu_id is None or not {"Chip Name", "Software Version"} & block.values.keys():
         return None
     return NpuBoard(
-        npu_id=npu_id,
-        chip_id=chip_id,
+        npu_id=block.npu_id,
+        chip_id=block.chip_id,
         product=known(block.values, "Product Name"),
         model=known(block.values, "Model"),
         manufacturer=known(block.values, "Manufacturer"),
@@ -70,25 +75,31 @@ def parse_board(text: str, npu_id: int, chip_id: int | None) -> NpuBoard | None:
     )
 
 
-def parse_health(text: str, npu_id: int, chip_id: int | None) -> NpuHealth | None:
+def health_of(block: Block | None) -> NpuHealth | None:
     """`-t health`, in which "NA" stands for "no error"."""
-    block = _block_of(text, npu_id, chip_id)
-    if block is None:
+    if block is None or block.npu_id is None or not {"Health", "Health Status"} & block.values.keys():
         return None
     word = block.values.get("Health", block.values.get("Health Status"))
     codes, sentence = block.values.get("Error Code"), known(block.values, "Error Information")
     return NpuHealth(
-        npu_id=npu_id,
-        chip_id=chip_id,
+        npu_id=block.npu_id,
+        chip_id=block.chip_id,
         health=next((health for health in get_args(Health) if health == word), None),
         error_codes=() if codes == "NA" else _codes(codes),
         faults=() if sentence is None else (sentence,),
     )
 
 
-def parse_errors(ecc: str | None, pcie: str | None, npu_id: int, chip_id: int | None) -> NpuErrors:
-    """`-t ecc` and `-t pcie-err`, each where there is one."""
-    return NpuErrors(npu_id, chip_id, _counts(ecc, npu_id, chip_id), _counts(pcie, npu_id, chip_id))
+def counts_of(block: Block | None) -> dict[str, int] | None:
+    """The counters of `-t ecc` and `-t pcie-err`."""
+    if block is None:
+        return None
+    counts = {
+        name: number(value)
+        for name, value in block.values.items()
+        if re.search(r"Error Count$|Err Cnt$|Pages Count$|^Retry Count$", name)
+    }
+    return {name: count for name, count in counts.items() if count is not None} or None
 
 
 def whole_lines(text: str) -> list[str]:
@@ -128,21 +139,14 @@ def _parts(text: str) -> list[dict[str, str]]:
             parts[-1].append(line)
         else:
             parts.append([])
-    return [values for part in parts if (values := parse_values(part))]
+    return [values for part in parts if (values := _of_one(part))]
 
 
-def _block_of(text: str, npu_id: int, chip_id: int | None) -> Block | None:
-    """The one block of the card and chip. Where no chip was asked for, the block may name one."""
-    blocks = [block for block in parse_blocks(text) if block.npu_id == npu_id and chip_id in (None, block.chip_id)]
-    return blocks[0] if len(blocks) == 1 else None
-
-
-def _counts(text: str | None, npu_id: int, chip_id: int | None) -> dict[str, int] | None:
-    block = _block_of(text or "", npu_id, chip_id)
-    if block is None:
-        return None
-    counts = {name: number(value) for name, value in block.values.items() if re.search(r" (?:Count|Cnt)$", name)}
-    return {name: count for name, count in counts.items() if count is not None} or None
+def _of_one(lines: list[str]) -> dict[str, str]:
+    """The values of a block. A name that comes twice in it shows that two chips became one, so it is of neither."""
+    values = parse_values(lines)
+    names = [match[1] for line in lines if (match := _FIELD.fullmatch(line.rstrip()[:_MAX_LINE])) is not None]
+    return values if len(names) == len(set(names)) else {name: values[name] for name in values if name != "Chip ID"}
 
 
 def _codes(text: str | None) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import get_args
 
 from trivet.driver.npu_facts import NpuLinks, NpuMapping, NpuPath
@@ -15,7 +16,10 @@ _MAX_NPUS = 64
 
 
 def parse_map(text: str) -> tuple[NpuMapping, ...] | None:
-    lines = [line.strip() for line in whole_lines(text) if line.strip()]
+    """The text may be longer: the map begins at its heading, and an empty line ends it."""
+    all_lines = [line.strip() for line in whole_lines(text)]
+    start = next((index for index, line in enumerate(all_lines) if re.match(r"NPU ID\s{2,}", line)), len(all_lines))
+    lines = list(takewhile(bool, all_lines[start:]))
     columns = re.split(r"\s{2,}", lines[0]) if lines else []
     if not text.endswith("\n") or not {"NPU ID", "Chip ID", "Chip Name"} <= set(columns) <= set(_COLUMNS):
         return None

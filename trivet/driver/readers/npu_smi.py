@@ -9,7 +9,7 @@ from typing import TypeVar
 from trivet.driver.npu_facts import NpuBoard, NpuErrors, NpuHealth, NpuSmi
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.commands import Output, ask
-from trivet.driver.readers.npu_fields import parse_board, parse_errors, parse_health
+from trivet.driver.readers.npu_fields import block_of, board_of, counts_of, health_of
 from trivet.driver.readers.npu_matrix import parse_links, parse_map
 from trivet.driver.readers.npu_table import NpuTable, parse_table
 
@@ -71,17 +71,23 @@ def _ask_each(root: Path, captured: Captured, chips: tuple[tuple[int, int | None
     cards = dict.fromkeys((npu_id, None) for npu_id, _ in chips)
     boards = dict.fromkeys((*cards, *chips))  # a 950 has no chip numbers, so its card is its chip
     asked = [
-        *(("board", *whose) for whose in boards),
-        *((kind, *whose) for kind in ("health", "ecc", "pcie-err") for whose in chips),
+        *(("board", *who) for who in boards),
+        *((kind, *who) for kind in ("health", "ecc", "pcie-err") for who in chips),
     ]
     answers = ask(root, captured, tuple(_words(*each) for each in asked), deadline)
     texts = {each: output.text for each, output in zip(asked, answers, strict=True) if output is not None}
-    errors = [parse_errors(texts.get(("ecc", *whose)), texts.get(("pcie-err", *whose)), *whose) for whose in chips]
+    blocks = {each: block_of(text, *each[1:]) for each, text in texts.items()}
+    counts = [(counts_of(blocks.get(("ecc", *who))), counts_of(blocks.get(("pcie-err", *who)))) for who in chips]
     return _Each(
         outputs=tuple(output for output in answers if output is not None),
-        boards=_known([parse_board(texts.get(("board", *whose), ""), *whose) for whose in boards]),
-        health=_known([parse_health(texts.get(("health", *whose), ""), *whose) for whose in chips]),
-        errors=_known([each if each.ecc or each.pcie else None for each in errors]),
+        boards=_known([board_of(blocks.get(("board", *who))) for who in boards]),
+        health=_known([health_of(blocks.get(("health", *who))) for who in chips]),
+        errors=_known(
+            [
+                NpuErrors(*who, ecc, pcie) if ecc or pcie else None
+                for who, (ecc, pcie) in zip(chips, counts, strict=True)
+            ]
+        ),
     )
 
 

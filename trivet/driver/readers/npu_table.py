@@ -17,7 +17,8 @@ from trivet.driver.readers.sysfs_pci import ADDRESS, pci_address
 
 _MIB = 1 << 20
 _MAX_LINE = 1000  # characters; the widest table is 116 wide
-_TITLE = re.compile(r"\|\s*npu-smi\s+(\S+)\s+Version:\s*(\S+)\s*\|?\s*")
+_TITLE = re.compile(r"\|\s*npu-smi\s.*Version:")
+_VERSIONS = re.compile(r"\|\s*npu-smi\s+(\S+)\s+Version:\s*(\S+)\s*\|")
 _VERSION = re.compile(r"\d[\w.-]*", re.ASCII)
 _BORDER = re.compile(r"\+[-=+]*\+")
 _NOBODY = re.compile(r"\s*No running processes found in NPU \d+\s*")
@@ -89,35 +90,30 @@ def parse_table(text: str) -> NpuTable:
     start = next((index for index, line in enumerate(lines) if _TITLE.match(line)), None)
     if start is None:
         return NpuTable(None, None, None, None, is_partial=False)
-    title = _TITLE.match(lines[start])
-    assert title is not None
-    is_closed = lines[start].endswith("|")
-    versions = [word if is_closed and _VERSION.fullmatch(word) else None for word in title.groups()]
-    gathered, has_processes = _gather(lines[start + 1 :])
+    title = _VERSIONS.fullmatch(lines[start])
+    versions = [word if _VERSION.fullmatch(word) else None for word in title.groups()] if title else [None, None]
+    gathered, has_processes = _gather(lines[start + 1 :], len(lines[start]))
     chips = _chips(gathered)
     processes = tuple(_process(values) for values in gathered.processes) if has_processes else None
-    return NpuTable(versions[0], versions[1], chips, processes, gathered.is_partial or not is_closed)
+    return NpuTable(versions[0], versions[1], chips, processes, gathered.is_partial or title is None)
 
 
 def _unwrapped(lines: list[str]) -> list[str]:
     """The lines as they were before a terminal broke each at its width, which the first border shows."""
-    lines = [line.strip() for line in lines]
-    start = next((i for i, line in enumerate(lines) if re.fullmatch(r"\+-{8,}", line)), None)
-    if start is None:
-        return lines
-    width, end = len(lines[start]), start + 1
+    start = next((i for i, line in enumerate(lines) if re.fullmatch(r"\s*\+-{8,}\s*", line)), len(lines))
+    end = start + 1
     while end < len(lines) and re.fullmatch(r"-+", lines[end]):
         end += 1
-    if end == len(lines) or not re.fullmatch(r"-*\+", lines[end]):
-        return lines
-    count = end + 1 - start
-    pieces = [lines[i : i + count] for i in range(start, len(lines), count)]
-    return ["".join(piece.ljust(width) for piece in row).rstrip() for row in pieces]
+    if end >= len(lines) or not re.fullmatch(r"-*\+\s*", lines[end]):
+        return [line.strip() for line in lines]
+    width, count = len(lines[start].rstrip()), end + 1 - start
+    rows = [lines[i : i + count] for i in range(start, len(lines), count)]
+    return ["".join(piece.ljust(width) for piece in row).strip() for row in rows]
 
 
-def _gather(lines: list[str]) -> tuple[_Gathered, bool]:
+def _gather(lines: list[str], width: int) -> tuple[_Gathered, bool]:
     gathered, headings, has_processes = _Gathered(), list[list[list[str]]](), False
-    is_open = True  # the last line of all must be a border
+    is_open = True  # the last line of all must be a border from end to end
     for line in lines:
         if _TITLE.match(line):  # the output of another run
             break
@@ -126,8 +122,9 @@ def _gather(lines: list[str]) -> tuple[_Gathered, bool]:
         if len(line) > _MAX_LINE:
             gathered.is_partial = True
             continue
-        is_open = _BORDER.fullmatch(line) is None
-        if not is_open:
+        is_border = _BORDER.fullmatch(line) is not None
+        is_open = not is_border or len(line) < width
+        if is_border:
             gathered.close()
             continue
         heading = _heading(line)

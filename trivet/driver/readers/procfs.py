@@ -31,7 +31,11 @@ def read_model(root: Path) -> str | None:
 
 def read_features(root: Path) -> tuple[str, ...] | None:
     cpu = _first_cpu(root)
-    flags = cpu.get("flags") or cpu.get("Features")
+    return features_of(cpu.get("flags") or cpu.get("Features"))
+
+
+def features_of(flags: str | None) -> tuple[str, ...] | None:
+    """Of the flags that the kernel or lscpu lists, those that matter here."""
     if flags is None:
         return None
     present = set(flags.split())

@@ -50,6 +50,12 @@ def read_python(
     )
 
 
+def package_of(name: str, version: str, location: str) -> Package | None:
+    """With its name normalised; None for one that this stack has nothing to do with."""
+    normal = re.sub(r"[-_.]+", "-", name).lower()
+    return Package(normal, version, location) if normal in _PACKAGES or normal.startswith(_FAMILIES) else None
+
+
 def _search_path(root: Path, executable: str, environment: dict[str, str] | None) -> tuple[str | None, tuple[str, ...]]:
     """Its version and the folders of its packages: PYTHONPATH, its own, and those of the one it is made from."""
     prefix = PurePosixPath(executable).parent.parent
@@ -99,12 +105,8 @@ def _version(text: str | None) -> str | None:
 
 def _packages(root: Path, folder: str) -> tuple[Package, ...]:
     matches = [_FOLDER.fullmatch(name) for name in list_names(root, folder, r".*\.(?:dist-info|egg-info)") or ()]
-    named = [(re.sub(r"[-_.]+", "-", match[1]).lower(), match[2]) for match in matches if match is not None]
-    return tuple(Package(name, version, folder) for name, version in named if _is_of_interest(name))
-
-
-def _is_of_interest(name: str) -> bool:
-    return name in _PACKAGES or name.startswith(_FAMILIES)
+    found = (package_of(match[1], match[2], folder) for match in matches if match is not None)
+    return tuple(package for package in found if package is not None)
 
 
 def _plugins(root: Path, packages: tuple[Package, ...]) -> tuple[str, ...]:

@@ -46,7 +46,10 @@ def read_install_record(root: Path) -> InstallRecord | None:
 def read_driver_version(root: Path, install: InstallRecord | None) -> DriverVersion | None:
     folder = (install.driver_path if install else None) or DEFAULT_PATH
     file = f"{folder}/driver/version.info"
-    values = properties(read_text(root, file))
+    return driver_version(properties(read_text(root, file)), file)
+
+
+def driver_version(values: dict[str, str] | None, file: str) -> DriverVersion | None:
     if values is None:
         return None
     firmware = version_ranges(values.get("compatible_version_fw"))
@@ -63,7 +66,10 @@ def read_driver_version(root: Path, install: InstallRecord | None) -> DriverVers
 def read_firmware_version(root: Path, install: InstallRecord | None) -> FirmwareVersion | None:
     folder = (install.firmware_path if install else None) or DEFAULT_PATH
     file = f"{folder}/firmware/version.info"
-    values = properties(read_text(root, file))
+    return firmware_version(properties(read_text(root, file)), file)
+
+
+def firmware_version(values: dict[str, str] | None, file: str) -> FirmwareVersion | None:
     if values is None:
         return None
     return FirmwareVersion(
