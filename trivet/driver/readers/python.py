@@ -10,7 +10,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from trivet.driver.readers.captured import Captured
-from trivet.driver.readers.files import exists, is_live, list_names, read_text, resolved
+from trivet.driver.readers.files import is_live, list_names, read_text, resolved
 from trivet.driver.readers.version_files import properties
 from trivet.driver.stack_facts import Package, Python
 
@@ -72,7 +72,12 @@ def _search_path(root: Path, executable: str, environment: dict[str, str] | None
     named = [path for path in (environment or {}).get("PYTHONPATH", "").split(":") if path.startswith("/")]
     own = [f"{each}/{folder}" for each in prefixes for folder in _folders(minor)]
     version = (settings or {}).get("version") or (settings or {}).get("version_info") or minor
-    return _version(version), tuple(path for path in dict.fromkeys((*named, *own)) if exists(root, path))
+    places: dict[str, str] = {}  # each once: lib64 is often a link to lib
+    for path in (*named, *own):
+        real = resolved(root, path)
+        if real is not None:
+            places.setdefault(real, path)
+    return _version(version), tuple(places.values())
 
 
 def _minor(root: Path, executable: str, prefixes: list[PurePosixPath]) -> str | None:
