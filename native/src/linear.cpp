@@ -150,7 +150,7 @@ struct Division {
         const int64_t threads = step.num_threads;
         const int64_t of_thread = larger(1, smaller(num_panels / (2 * threads), 16));
         const int64_t of_four = ceil_div(num_panels, kManyPanels);
-        const bool rows_suffice = step.num_rows > kTileRows && num_row_items * of_four >= 8 * threads;
+        const bool rows_suffice = step.num_rows > kTileRows && num_row_items * of_four >= 4 * threads;
         num_panel_items = rows_suffice ? of_four : smaller(threads * of_thread, num_panels);
         num_items = num_row_items * num_panel_items;
     }

@@ -152,6 +152,8 @@ static void check_operand(const Signature& signature, const OperandRule& rule, c
     require(std::find(dtypes.begin(), dtypes.end(), operand.dtype) != dtypes.end(), signature,
             name + " is " + name_of(operand.dtype) + ", it takes " + listed(dtypes, name_of));
     const int64_t bytes = bytes_of(operand.dtype);
+    require(operand.dtype != DType::int8 || reinterpret_cast<uintptr_t>(operand.address) % 2 == 0, signature,
+            name + ": address is odd, the scales of int8 are bfloat16");
     require(reinterpret_cast<uintptr_t>(operand.address) % bytes == 0 && operand.stride % bytes == 0, signature,
             name + ": address or row stride is not a multiple of its element's " + std::to_string(bytes) + " bytes");
 }

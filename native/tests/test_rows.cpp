@@ -130,7 +130,7 @@ struct Int8Weight {
         const int64_t inputs = integers.width();
         const int64_t num_panels = (integers.rows() + kPanelOutputs - 1) / kPanelOutputs;
         const int64_t panel_bytes = inputs * kPanelOutputs + num_groups(inputs) * kPanelOutputs * 2;
-        Matrix packed(DType::int8, 1, num_panels * panel_bytes);
+        Matrix packed(DType::int8, 1, num_panels * panel_bytes, 6);  // an even address
         packed.fill(0.0);
         for (int64_t o = 0; o < integers.rows(); ++o) {
             const int64_t lane = o % kPanelOutputs;
@@ -151,7 +151,7 @@ struct Int8Weight {
     // As the embedding reads it: a row's integers, then its scales.
     Matrix rows() const {
         const int64_t inputs = integers.width();
-        Matrix packed(DType::int8, integers.rows(), inputs + 2 * num_groups(inputs));
+        Matrix packed(DType::int8, integers.rows(), inputs + 2 * num_groups(inputs), 6);
         for (int64_t o = 0; o < integers.rows(); ++o) {
             for (int64_t i = 0; i < inputs; ++i) packed.set(o, i, integers.at(o, i));
             for (int64_t g = 0; g < num_groups(inputs); ++g) {

@@ -208,3 +208,12 @@ def test_the_interpreter_exits_cleanly_with_a_team_alive() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_weights_in_int8_at_an_odd_address_are_refused_for_their_scales_are_bfloat16() -> None:
+    x, out, panels = np.zeros((1, 64), np.float32), np.zeros((1, 32), np.float32), np.zeros((1, 32 * 66), np.uint8)
+    address, stride, _ = operand(panels, "int8")
+    with pytest.raises(ValueError, match="linear: weight: address is odd, the scales of int8 are bfloat16"):
+        _native.Program().add(
+            "linear", "rows", [operand(x), (address + 1, stride, "int8"), (0, 0, "float32"), operand(out)], [64, 32], []
+        )
