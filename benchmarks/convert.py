@@ -25,7 +25,7 @@ import click
 from trivet.base.units import format_bytes
 from trivet.cli.options import Size
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.families import build_graph
@@ -111,7 +111,7 @@ def convert(size: int, place: Path | None) -> None:
         peak, seconds = converted(source, Path(folder) / "package")
     click.echo(f"{format_bytes(num_bytes)} converted and verified in {seconds:.0f} s; peak resident memory "
                f"{format_bytes(peak)}, the largest tensor is {format_bytes(largest)}")  # fmt: skip
-    facts = read_facts()
+    facts = read_placement_facts()
     row = {
         "checkpoint_bytes": num_bytes, "largest_tensor_bytes": largest, "peak_rss_bytes": peak,
         "seconds": round(seconds, 1), **asdict(stamp(None, facts, open_device("cpu", facts), "none")),

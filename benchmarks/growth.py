@@ -25,7 +25,7 @@ from trivet.base.dtypes import Array, cast
 from trivet.base.settings import read_settings
 from trivet.base.units import align_up
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.graph.cost import node_bytes, streamed_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
@@ -56,7 +56,7 @@ _STEPS = 8
 @click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
 def growth(max_context: int, max_batch: int, repeats: int, threads: int | None) -> None:
     """Measure, print, append the rows, draw the curves."""
-    facts, settings = read_facts(), read_settings()
+    facts, settings = read_placement_facts(), read_settings()
     device = open_device("cpu", facts, threads)
     target = settings.cpu_target or targets()[0]
     circumstances = {**asdict(stamp(None, facts, device, target)), "model": "random, SmolLM2-135M's shape"}

@@ -30,7 +30,7 @@ from trivet.base.errors import TrivetError
 from trivet.base.units import MIB, format_bytes
 from trivet.cli.options import Size
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.serve.bench.load import drop_from_page_cache
 from trivet.serve.bench.stamp import stamp
@@ -149,7 +149,7 @@ def loaders(size: int, rounds: int, only: tuple[str, ...]) -> None:
 
 def measure(folder: Path, pythons: dict[str, Path], names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
     """A row for each load. Cold: the page cache has dropped the files; warm: they were read just now."""
-    facts = read_facts()
+    facts = read_placement_facts()
     taken = asdict(stamp(None, facts, open_device("cpu", facts), targets()[0]))
     files = [Path(file) for file in shards(folder)]
     size = sum(file.stat().st_size for file in files)

@@ -21,7 +21,7 @@ import click
 
 from trivet.base.dtypes import Array
 from trivet.base.settings import read_settings
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
@@ -128,7 +128,7 @@ def overhead(model: str | None, batch: int, repeats: int) -> None:
     """Measure, print the shares, and append the rows to results/overhead.csv."""
     settings = read_settings()
     loaded = load(model or default_model(settings.cache_dir), max_sequences=batch, settings=settings)
-    circumstances = asdict(stamp(loaded.package, read_facts(), loaded.device, loaded.plan.target))
+    circumstances = asdict(stamp(loaded.package, read_placement_facts(), loaded.device, loaded.plan.target))
     rows = []
     for way, run in WAYS.items():
         for name, params in SAMPLINGS.items():

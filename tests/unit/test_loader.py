@@ -9,7 +9,7 @@ from tests.system.tiny import FIXTURES
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.settings import Settings
 from trivet.base.units import GIB, KIB, MIB
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.model import loader
 from trivet.framework.model.loader import LoadedModel, load, open_model
 
@@ -22,9 +22,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 def load_with(available_bytes: int, settings: Settings, monkeypatch: pytest.MonkeyPatch, **options: int) -> LoadedModel:
-    facts = read_facts()
+    facts = read_placement_facts()
     small = replace(facts, memory=replace(facts.memory, available_bytes=available_bytes))
-    monkeypatch.setattr(loader, "read_facts", lambda: small)
+    monkeypatch.setattr(loader, "read_placement_facts", lambda: small)
     return load(LLAMA, settings=settings, **options)
 
 

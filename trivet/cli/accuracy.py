@@ -40,7 +40,7 @@ def accuracy(
 
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_facts
+    from trivet.driver.readers.host import read_placement_facts
     from trivet.framework.engine.accuracy import Side, measure, sample_tokens
     from trivet.framework.model.loader import open_model
     from trivet.framework.model.tokenizer import Tokenizer
@@ -55,7 +55,7 @@ def accuracy(
         ids = Tokenizer(package.tokenizer).encode(text.read_text(), add_special=True)[:most]
     else:
         ids = sample_tokens(package)[:most]
-    found = measure(model, ids, subject, reference, open_device("cpu", read_facts()).cpus, settings, greedy)
+    found = measure(model, ids, subject, reference, open_device("cpu", read_placement_facts()).cpus, settings, greedy)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         return

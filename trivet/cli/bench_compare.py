@@ -36,7 +36,7 @@ def bench_compare(
     from trivet.base.errors import TrivetError
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_facts
+    from trivet.driver.readers.host import read_placement_facts
     from trivet.framework.model.checkpoints.readers import open_checkpoint
     from trivet.serve.bench.peers.compare import compare
     from trivet.serve.bench.peers.engines import PEERS, Place
@@ -63,7 +63,7 @@ def bench_compare(
             f"the questions: {', '.join(each.name for each in QUESTIONS)}",
         )
     place = Place(home / f"{source.stem}-weights", home, threads, llama_cpp, ik_llama_cpp, _tell)
-    facts = read_facts()
+    facts = read_placement_facts()
     circumstances = stamp(None, facts, open_device("cpu", facts, threads), settings.cpu_target or "best")
     prepare(source, place.weights, _tell)
     vocab_size = open_checkpoint(place.weights / "bf16.gguf").config["vocab_size"]

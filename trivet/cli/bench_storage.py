@@ -25,7 +25,7 @@ def bench_storage(folder: Path | None, size: int, repeats: int, threads: int | N
 
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_facts
+    from trivet.driver.readers.host import read_placement_facts
     from trivet.framework.model.loading.storage_limit import remember
     from trivet.serve.bench.storage import limit_of, measure_storage, table
 
@@ -33,7 +33,7 @@ def bench_storage(folder: Path | None, size: int, repeats: int, threads: int | N
     if folder is None:
         folder = settings.cache_dir
         folder.mkdir(parents=True, exist_ok=True)
-    num_cpus = len(open_device("cpu", read_facts(), threads).cpus)
+    num_cpus = len(open_device("cpu", read_placement_facts(), threads).cpus)
     speeds = measure_storage(
         folder, size, threads=num_cpus, repeats=repeats, tell=lambda line: click.echo(line, err=True)
     )

@@ -129,13 +129,13 @@ def _judge(package: Package, source: Path, dtype: DType) -> str:
     from trivet.base.settings import read_settings
     from trivet.cli.options import Progress
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_facts
+    from trivet.driver.readers.host import read_placement_facts
     from trivet.framework.engine.accuracy import between, sample_tokens, write_accuracy
     from trivet.framework.model.loader import open_model
 
     settings = read_settings()
     reference = open_model(source, dtype=dtype, settings=settings, progress=Progress(sys.stderr))
-    tokens, cpus = sample_tokens(package), open_device("cpu", read_facts()).cpus
+    tokens, cpus = sample_tokens(package), open_device("cpu", read_placement_facts()).cpus
     found = between(tokens, package, reference, cpus, settings)
     write_accuracy(package.path, f"{dtype} on cpu", found)
     lost = found.perplexity / found.reference_perplexity - 1

@@ -16,6 +16,13 @@ _EXIT_DRIVER = 2
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON")
+@click.option("--probe", is_flag=True, help="Also read a file where the model lies, and lock some memory")
+@click.option("--python", metavar="PATH", help="The interpreter that serves, if it is not this one")
+@click.option(
+    "--pasted",
+    metavar="TEXT|FILE|-",
+    help="Examine the host that a text tells of: npu-smi, hccn_tool, lscpu, version files, or collect_env.py's report",
+)
 @click.option(
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -41,6 +48,9 @@ _EXIT_DRIVER = 2
 @click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of --explain  [default: the locale's]")
 def doctor(
     as_json: bool,
+    probe: bool,
+    python: str | None,
+    pasted: str | None,
     root: Path,
     model: Path | None,
     device: Literal["cpu", "npu"] | None,
@@ -50,11 +60,14 @@ def doctor(
     """Say whether this host can carry a model, what is wrong with it, and which command mends that"""
     if explain is not None:
         asked = {"--root": root != Path("/"), "--model": model is not None, "--device": device is not None}
+        asked |= {"--probe": probe, "--python": python is not None, "--pasted": pasted is not None}
         of_a_host = [name for name, is_asked in asked.items() if is_asked]
         if of_a_host:
             raise click.UsageError(f"--explain reads a text and no host: leave out {', '.join(of_a_host)}")
         _explain(explain, as_json, lang)
         return
+    if pasted is not None and (root != Path("/") or probe or python is not None):
+        raise click.UsageError("--pasted examines a text: leave out --root, --probe and --python, which ask a host")
     if lang is not None:
         raise click.UsageError("--lang is the language of --explain, and there is nothing to explain")
 
@@ -63,12 +76,18 @@ def doctor(
     from trivet.base.findings import verdict
     from trivet.base.settings import read_settings
     from trivet.driver.checks import CHECKS, examine
+    from trivet.driver.explain.pasted import read_pasted
     from trivet.driver.need import need_of
     from trivet.driver.readers.host import read_facts
+    from trivet.driver.readers.pasted_host import read_pasted_host
     from trivet.driver.report import report
 
     need = need_of(model, device, read_settings().cache_dir.absolute())
-    facts = read_facts(root.resolve(), paths=(need.disk_path,) if need.disk_path else ())
+    if pasted is not None:
+        facts = read_pasted_host(read_pasted(pasted, sys.stdin.buffer, "pasted")[0])
+    else:
+        paths = [str(path) for path in (need.disk_path, model and model.absolute()) if path]
+        facts = read_facts(root.resolve(), paths, python=python, probe=probe)
     findings = examine(facts, need)
     result = verdict(findings)
     if as_json:

@@ -15,7 +15,7 @@ _CUT = f"only the first {format_bytes(MAX_BYTES)} and {MAX_LINES} lines were rea
 _SUFFIXES = (".log", ".txt", ".out", ".err", ".json")
 
 
-def read_pasted(source: str, standard_input: BinaryIO) -> tuple[str, str | None]:
+def read_pasted(source: str, standard_input: BinaryIO, option: str = "explain") -> tuple[str, str | None]:
     """The text, and a sentence where only its beginning was read. `-` is standard input, a name of a file is the file.
 
     Raises ConfigError where a file cannot be read, or there is nothing to explain.
@@ -23,25 +23,25 @@ def read_pasted(source: str, standard_input: BinaryIO) -> tuple[str, str | None]
     if source == "-":
         data = standard_input.read(MAX_BYTES + 1)
     elif _is_there(source):
-        data = _read(Path(source))
+        data = _read(Path(source), option)
     elif _is_like_a_path(source):
-        raise ConfigError(f"explain: {source} does not exist", "give a file, a text, or - for standard input")
+        raise ConfigError(f"{option}: {source} does not exist", "give a file, a text, or - for standard input")
     else:
         data = source.encode(errors="replace")
     text = data[:MAX_BYTES].decode("utf-8", errors="replace")
     if not text.strip():
-        raise ConfigError("explain: the text is empty", "give a log, a traceback or the output of npu-smi info")
+        raise ConfigError(f"{option}: the text is empty", "give a log, a traceback or the output of npu-smi info")
     rows = text.split("\n", MAX_LINES)
     is_cut = len(data) > MAX_BYTES or len(rows) > MAX_LINES
     return "\n".join(rows[:MAX_LINES]), _CUT if is_cut else None
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, option: str) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"explain: {path} cannot be read: {error.strerror}", "name one file of a log") from error
+        raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}", "name one file of a log") from error
 
 
 def _is_there(source: str) -> bool:

@@ -60,6 +60,8 @@ def ask(
     if not is_live(root):
         return tuple(_captured(root, captured, words) for words in commands)
     found = {words[0]: _locate(words[0]) for words in commands}
+    if not any(found.values()):
+        return tuple(_run(words, None, deadline) for words in commands)
     with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
         return tuple(pool.map(lambda words: _run(words, found[words[0]], deadline), commands))
 

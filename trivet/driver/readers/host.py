@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from trivet.driver.chips import ASCEND_950
@@ -50,29 +51,18 @@ from trivet.driver.readers.sysfs_node import read_nodes, read_page_mode
 from trivet.driver.readers.sysfs_pci import read_iommu_groups, read_pci
 
 
-def read_facts(
-    root: Path = Path("/"),
-    paths: Iterable[str] = (),
-    python: str | None = None,
-    timeout_s: float = TIMEOUT_S,
-    probe: bool = False,
+def read_placement_facts(
+    root: Path = Path("/"), paths: Iterable[str] = (), captured: Captured | None = None
 ) -> HostFacts:
-    """The facts of the host whose files lie under `root`, and of the filesystems that hold `paths`.
+    """What says where threads and memory go, and the filesystems of `paths`; all else is unknown.
 
-    `paths` and `python`, the interpreter that serves, are absolute on that host; without one it is the one that runs
-    this. The NPU's tools are given `timeout_s` together; where there are none, nobody waits. With `probe`, the live
-    host is also tried: a file at each path is read, and memory is locked. Never raises: what cannot be read is None.
+    A start needs no more than this: it takes milliseconds, and no tool is run. Never raises.
     """
-    deadline = time.monotonic() + timeout_s
-    captured = Captured() if is_live(root) else read_captured(root)
-    online, meminfo, kernel, product = read_online(root), read_meminfo(root), read_kernel(root), read_product(root)
-    asked, container = tuple(paths), read_container(root)
-    pci = read_pci(root)
-    if pci is None:
-        pci = read_lspci(root, captured, deadline)
-    device_nodes = read_device_nodes(root, captured)
+    if captured is None:
+        captured = Captured() if is_live(root) else read_captured(root)
+    online, meminfo = read_online(root), read_meminfo(root)
     return HostFacts(
-        kernel=kernel,
+        kernel=read_kernel(root),
         architecture=platform.machine() or None if is_live(root) else captured.architecture,
         cpus=Cpus(
             model=read_model(root),
@@ -94,10 +84,34 @@ def read_facts(
         ),
         cgroup=read_cgroup(root),
         limits=read_limits(root),
-        container=container,
+        container=read_container(root),
+        pci=read_pci(root),
+        device_nodes=read_device_nodes(root, captured),
+        filesystems=tuple(read_filesystem(root, path, captured) for path in paths),
+    )
+
+
+def read_facts(
+    root: Path = Path("/"),
+    paths: Iterable[str] = (),
+    python: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    probe: bool = False,
+) -> HostFacts:
+    """The facts of the host whose files lie under `root`, and of the filesystems that hold `paths`.
+
+    `paths` and `python`, the interpreter that serves, are absolute on that host; without one it is the one that runs
+    this. The NPU's tools are given `timeout_s` together; where there are none, nobody waits. With `probe`, the live
+    host is also tried: a file at each path is read, and memory is locked. Never raises: what cannot be read is None.
+    """
+    deadline = time.monotonic() + timeout_s
+    captured = Captured() if is_live(root) else read_captured(root)
+    asked, product = tuple(paths), read_product(root)
+    facts = read_placement_facts(root, asked, captured)
+    pci = facts.pci if facts.pci is not None else read_lspci(root, captured, deadline)
+    return replace(
+        facts,
         pci=pci,
-        device_nodes=device_nodes,
-        filesystems=tuple(read_filesystem(root, path, captured) for path in asked),
         distribution=read_distribution(root),
         libc=read_libc(root, captured),
         product=product,
@@ -106,10 +120,10 @@ def read_facts(
         kernel_parameters=read_kernel_parameters(root),
         modules=read_modules(root),
         driver_releases=read_driver_releases(root),
-        has_kernel_headers=read_has_kernel_headers(root, kernel),
+        has_kernel_headers=read_has_kernel_headers(root, facts.kernel),
         iommu_groups=read_iommu_groups(root),
         interrupts=read_interrupts(root, pci),
-        has_irqbalance=read_has_irqbalance(root, container),
+        has_irqbalance=read_has_irqbalance(root, facts.container),
         nvme=read_nvme(root),
         nvme_settings=read_nvme_settings(root),
         disks=read_disks(root),
@@ -118,7 +132,7 @@ def read_facts(
         shared_memory=read_filesystem(root, "/dev/shm", captured),
         kernel_log=read_kernel_log(root),
         npu_smi=read_npu_smi(root, captured, deadline),
-        npu_network=read_npu_network(root, captured, _numbers(device_nodes), _has_ub(pci), deadline),
+        npu_network=read_npu_network(root, captured, _numbers(facts.device_nodes), _has_ub(pci), deadline),
         stack=read_stack(root, captured, python),
         reading=tuple(probe_reading(path, pci) for path in asked) if probe and is_live(root) else None,
         pinning=probe_pinning() if probe and is_live(root) else None,

@@ -19,7 +19,7 @@ from trivet.base.settings import Settings, read_settings
 from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.device import Device
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.ir import Graph
@@ -130,7 +130,7 @@ def load(
     settings = settings or read_settings()
     times = LoadTimes()
     with times.phase("facts"):
-        placed = open_device("cpu", read_facts(), threads)
+        placed = open_device("cpu", read_placement_facts(), threads)
         tiers = tier_sizes(kv_host_bytes, kv_dir, kv_dir_bytes)
         placed = replace(placed, memory_bytes=BINDINGS[device].free_bytes() or _beside(tiers, placed))
     with times.phase("open"):

@@ -17,7 +17,7 @@ from trivet.base.dtypes import Array
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.units import MIB, format_bytes
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.laws import check
@@ -68,7 +68,7 @@ def verify(
     done_so_far = Verification(num_bytes, len(manifest.graph.nodes))
     if manifest.num_ranks > 1:
         return replace(done_so_far, not_run=f"no process has all of what is cut for {manifest.num_ranks} ranks")
-    host = open_device("cpu", read_facts())
+    host = open_device("cpu", read_placement_facts())
     limit = min((size for size in (memory_bytes, host.memory_bytes) if size is not None), default=num_bytes)
     if num_bytes > limit:
         return replace(done_so_far, not_run=f"{format_bytes(num_bytes)} of weights, {format_bytes(limit)} of memory")

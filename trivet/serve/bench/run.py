@@ -11,7 +11,7 @@ from trivet.base.dtypes import DType
 from trivet.base.errors import ResourceError
 from trivet.base.settings import Settings
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.model.demo_model import FILE_NAME, SIZE_BYTES
 from trivet.framework.model.loader import load, model_config, open_model
 from trivet.framework.model.steps import Progress
@@ -58,7 +58,7 @@ def run(
     hears what is being measured and what is left out with the reason, `progress` of a conversion.
     Raises what `load` raises.
     """
-    facts = read_facts()
+    facts = read_placement_facts()
     device = open_device("cpu", facts, threads)
     target = settings.cpu_target or targets()[0]
     package = None

@@ -12,7 +12,7 @@ from trivet.base.settings import Settings
 from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.null import NullMemory
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import LoadTimes, load, open_model
 from trivet.framework.model.loading.engines import EngineName
@@ -49,7 +49,7 @@ def read_as_stored(
     """
     cpu_started, times = time.process_time(), LoadTimes()
     with times.phase("facts"):
-        device = open_device("cpu", read_facts(), threads)
+        device = open_device("cpu", read_placement_facts(), threads)
     with times.phase("read"):
         weights = read_checkpoint(model, ReadOptions(len(device.cpus), engine), device.numa_node)
     # Headers are parsed before the first extent is read.
@@ -75,7 +75,7 @@ def read_staged(
     """
     cpu_started, times = time.process_time(), LoadTimes()
     with times.phase("facts"):
-        placed = open_device("cpu", read_facts(), threads)
+        placed = open_device("cpu", read_placement_facts(), threads)
     with times.phase("open"):
         package = _package(model, settings, times, options)
     ranges = package_ranges(package.path, package.stored)
@@ -99,7 +99,7 @@ def explain(
     **options: Any,
 ) -> list[Row]:
     """How each file would be read now and why, one row for each file and way; no weight is read."""
-    device = open_device("cpu", read_facts(), threads)
+    device = open_device("cpu", read_placement_facts(), threads)
     rows: dict[tuple[Path, str, str], Row] = {}
     placement = place(_ranges(model, as_stored, settings, options))
     with opened(placement) as sources:
