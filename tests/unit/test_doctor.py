@@ -12,6 +12,7 @@ from trivet.driver.need import need_of
 from trivet.driver.report import ranges
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
+OUTPUTS = Path(__file__).parents[1] / "fixtures" / "outputs"
 EXPLAINED = Path(__file__).parents[1] / "fixtures" / "explain"
 
 
@@ -56,6 +57,29 @@ def test_json_holds_verdict_findings_and_facts():
     assert "failed" == body["verdict"]
     assert {"code", "leg", "name", "outcome", "detail", "remedy", "source"} == set(body["findings"][0])
     assert 1.5 == body["facts"]["cgroup"]["cpu_quota"]
+
+
+def test_a_host_that_was_pasted_is_examined_like_one_that_is_there():
+    result = invoke("--json", "--pasted", next(OUTPUTS.glob("collect-env-17-*.txt")))
+
+    facts = json.loads(result.output)["facts"]
+    assert ["Critical"] == [chip["health"] for chip in facts["npu_smi"]["chips"] if chip["health"] != "OK"]
+    assert ("5.15.0-78-generic", "8.1.RC1") == (facts["kernel"], facts["stack"]["cann"][0]["version"])
+
+
+@pytest.mark.parametrize("option", [("--probe",), ("--python", "/usr/bin/python3"), ("--root", HOSTS)])
+def test_what_asks_a_host_is_refused_beside_a_pasted_one(option):
+    assert 2 == invoke("--pasted", "npu-smi info", *option).exit_code
+    assert "--pasted examines a text" in invoke("--pasted", "npu-smi info", *option).output
+
+
+def test_a_probe_reads_at_the_place_of_the_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(1 << 20))
+    (tmp_path / "config.json").write_text("{}")
+
+    facts = json.loads(invoke("--json", "--probe", "--model", tmp_path).output)["facts"]
+    assert str(tmp_path) in [probe["path"] for probe in facts["reading"]]
+    assert 64 << 20 == facts["pinning"]["asked_bytes"]
 
 
 def sparse(path: Path, num_bytes: int) -> Path:

@@ -17,7 +17,7 @@ from trivet.driver.need import Need
 from trivet.driver.readers.cgroup import read_cgroup
 from trivet.driver.readers.container import read_container
 from trivet.driver.readers.files import id_list, integer, list_names, read_text
-from trivet.driver.readers.host import read_facts
+from trivet.driver.readers.host import read_facts, read_placement_facts
 from trivet.driver.readers.mounts import read_mounts
 from trivet.driver.report import report
 
@@ -307,3 +307,38 @@ def test_a_file_that_is_gone_never_turns_a_fault_into_a_pass(scratch):
 
     assert 8 <= sum(finding.outcome in ("warning", "failed") for finding in before)
     assert [] == healed
+
+
+def test_where_threads_and_memory_go_is_read_alone_and_without_a_tool(monkeypatch):
+    monkeypatch.setattr("trivet.driver.readers.host.read_npu_smi", None)
+
+    placement = read_placement_facts()
+    assert placement.npu_smi is None
+    assert placement.stack is None
+    assert placement.cpus.online == tuple(sorted(placement.cpus.online))
+
+
+def test_a_host_has_the_same_placement_read_alone_or_whole():
+    whole, alone = read_facts(HOSTS / "kunpeng-910b"), read_placement_facts(HOSTS / "kunpeng-910b")
+
+    parts = (
+        "kernel",
+        "architecture",
+        "cpus",
+        "nodes",
+        "memory",
+        "cgroup",
+        "limits",
+        "container",
+        "pci",
+        "device_nodes",
+    )
+    assert [getattr(alone, part) for part in parts] == [getattr(whole, part) for part in parts]
+
+
+def test_probes_are_made_only_on_request_and_only_of_the_live_host(tmp_path):
+    (tmp_path / "model").write_bytes(bytes(1 << 20))
+
+    for facts in (read_facts(), read_facts(HOSTS / "kunpeng-910b", probe=True)):
+        assert (None, None) == (facts.reading, facts.pinning)
+    assert 1 << 20 == read_facts(paths=(str(tmp_path),), probe=True).reading[0].num_bytes
