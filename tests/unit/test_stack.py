@@ -3,11 +3,16 @@
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from trivet.driver.facts import HostFacts
 from trivet.driver.readers.cann import read_cann, read_nnal
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.environment import read_environment
+from trivet.driver.readers.host import read_facts
 from trivet.driver.readers.python import read_python
 from trivet.driver.readers.stack import read_stack
 from trivet.driver.readers.version_files import inner_versions, version_ranges
@@ -213,3 +218,69 @@ def test_variables_of_others_and_secrets_are_not_read(tmp_path):
 
     assert {"ASCEND_RT_VISIBLE_DEVICES": "0,1", "HCCL_BUFFSIZE": "200"} == read_environment(tmp_path)
     assert read_environment(tmp_path / "nowhere") is None
+
+
+SITE = "opt/python/lib/python3.11/site-packages"
+WHOLE = {
+    "captured.json": '{"python": "/opt/python/bin/python3.11", '
+    '"commands": {"npu-smi info -m": {"outcome": "timed_out"}}}',
+    "captured/npu-smi-info.txt": (OUTPUTS / "033-A3-Ascend910-25.5.1.txt").read_text(),
+    "captured/npu-smi-info-t-topo.txt": (OUTPUTS / "026-910B3-topo-HCCS.txt").read_text(),
+    "captured/npu-smi-info-t-board-i-4-c-0.txt": (OUTPUTS / "056-A3-9392-board-chip.txt").read_text(),
+    "captured/npu-smi-info-t-ecc-i-4-c-0.txt": (OUTPUTS / "068-950-ecc.txt").read_text(),
+    "captured/hccn_tool-i-0-tls-g.txt": (OUTPUTS / "053-hccn-tls.txt").read_text(),
+    "captured/lspci-Dnn.txt": (OUTPUTS / "045-910A-lspci.txt").read_text(),
+    "captured/dmesg.txt": "[1.0] nvme nvme0: I/O error\n",
+    "etc/ascend_install.info": "Driver_Install_Path_Param=/usr/local/Ascend\n",
+    "etc/hccn.conf": "address_0=10.0.200.10\n",
+    "etc/passwd": "HwHiAiUser:x:1000:1000::/:/bin/false\n",
+    "proc/self/environ": "ASCEND_HOME_PATH=/usr/local/Ascend/cann-9.1.0\0PYTHONPATH=/opt/more\0",
+    "proc/self/status": "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t0\nCapEff:\t0\n",
+    "proc/interrupts": "  CPU0\n 1: 5 PCI-MSI nvme0q1\n",
+    "proc/net/tcp": "  0: 0100007F:1F90 00000000:0000 0A 0\n",
+    "proc/net/route": "Iface\nlo\n",
+    "proc/net/if_inet6": "00000000000000000000000000000001 01 80 10 80 lo\n",
+    "proc/modules": "drv_davinci 1 0 - Live 0x0\n",
+    "sys/class/net/lo/operstate": "unknown\n",
+    "sys/class/nvme/nvme0/transport": "pcie\n",
+    "sys/block/nvme0n1/size": "2048\n",
+    "usr/local/Ascend/driver/version.info": (OUTPUTS / "081-drv-version.info-25.5.2.txt").read_text(),
+    "usr/local/Ascend/cann-9.1.0/aarch64-linux/ascend_toolkit_install.info": TOOLKIT_9,
+    "usr/local/Ascend/cann-9.1.0/version.cfg": (OUTPUTS / "097-version.cfg-8.0.RC3.txt").read_text(),
+    "usr/local/Ascend/cann-9.1.0/lib64/libascendcl.so": "\x7fELF",
+    "usr/local/Ascend/nnal/atb/latest/version.info": "Ascend-cann-atb : 8.1.RC1\n",
+    "opt/python/bin/python3.11": "",
+    f"{SITE}/vllm_ascend-1.0.dist-info/entry_points.txt": "[vllm.platform_plugins]\na=b\n",
+    f"{SITE}/vllm_ascend/_build_info.py": "__soc_version__ = 'x'\n",
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    spoiled=st.lists(st.sampled_from(sorted(WHOLE)), min_size=1, max_size=5, unique=True),
+    cut=st.floats(0, 1),
+    more=st.binary(max_size=60)
+    | st.sampled_from([b"-1", b"9" * 5000, b"[" * 9999, b"|" * 999, b": : :\n" * 99, b"\0" * 99]),
+)
+def test_no_content_of_what_is_installed_or_was_printed_raises(tmp_path, spoiled, cut, more):
+    write(tmp_path, WHOLE)
+    for path in spoiled:
+        good = (tmp_path / path).read_bytes()
+        (tmp_path / path).write_bytes(good[: int(cut * len(good))] + more)
+
+    facts = read_facts(tmp_path, paths=("/data",))
+    assert facts == msgspec.json.decode(msgspec.json.encode(facts), type=HostFacts)
+
+
+def test_a_whole_tree_is_read_without_a_tool(tmp_path):
+    facts = read_facts(write(tmp_path, WHOLE))
+
+    assert ("25.5.2", "9.1.0", "8.1.RC1") == (
+        facts.stack.driver.version, facts.stack.cann[0].version, facts.stack.nnal[0].version,
+    )  # fmt: skip
+    assert [8, 9] == [chip.device_id for chip in facts.npu_smi.chips]
+    assert {"npu-smi info -m": "timed_out"} == {
+        command.line: command.outcome for command in facts.npu_smi.commands if command.outcome != "answered"
+    }
+    assert [0xD801] * 8 == [device.device for device in facts.pci]
+    assert (8080,) == facts.listening_ports

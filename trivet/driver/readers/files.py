@@ -6,8 +6,10 @@ the machine it is looked at on: such a path reads as absent.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -27,11 +29,16 @@ def locate(root: Path, path: str) -> Path | None:
     """Where `path`, written from the host's own "/", lies; None where it leaves the tree."""
     place = root / path.lstrip("/")
     try:
-        if not is_live(root) and not place.resolve().is_relative_to(root.resolve()):
+        if not is_live(root) and os.path.commonpath((os.path.realpath(place), _real(root))) != _real(root):
             return None
     except (OSError, RuntimeError, ValueError):
         return None
     return place
+
+
+@cache
+def _real(root: Path) -> str:
+    return os.path.realpath(root)
 
 
 def read_text(root: Path, path: str, max_bytes: int = _MAX_BYTES) -> str | None:
