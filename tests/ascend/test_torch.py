@@ -85,3 +85,16 @@ def traffic_of(operator: str, batch: Batch) -> Traffic:
     torch_plan = plan("llama", "bfloat16")
     return next(each for node, each in zip(torch_plan.nodes, torch_plan.traffic(batch), strict=True)
                 if node.operator == operator)  # fmt: skip
+
+
+def test_a_slot_that_was_read_can_be_written_to_another_and_reads_the_same() -> None:
+    written = plan("llama", "bfloat16")
+    written.run(step([recorded("llama")["prompt"]], [0]))
+    slot = step([[1]], [0]).slots[0][0]
+    first, second = (np.zeros(written.slot_bytes, np.uint8) for _ in range(2))
+    written.read_slot(slot, first)
+    written.write_slot(30, first)
+    written.read_slot(30, second)
+
+    assert 40 * written.slot_bytes == written.pool_bytes
+    assert first.any() and np.array_equal(first, second)

@@ -161,6 +161,22 @@ def test_what_is_in_doubt_is_found_nowhere(tmp_path):
     tiers.close()
 
 
+def test_a_block_that_two_bring_at_once_is_kept_once(host_only, monkeypatch):
+    (link,) = links(1)
+    read_slot = host_only._memory.read_slot
+
+    def meanwhile(slot, into):
+        monkeypatch.setattr(host_only._memory, "read_slot", read_slot)
+        host_only.sink(7, link)
+        read_slot(slot, into)
+
+    monkeypatch.setattr(host_only._memory, "read_slot", meanwhile)
+    host_only.sink(0, link)
+
+    assert [7] == restored(host_only, [link])
+    host_only.host.check()
+
+
 def test_two_salts_share_nothing(host_only):
     host_only.sink(0, links(1, "one tenant")[0])
 
