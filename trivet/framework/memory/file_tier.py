@@ -171,7 +171,7 @@ class FileTier:
         if not self._is_writer:
             return False
         if not self._unproved:
-            self._unproved = [name for file_name in self._kept if (name := _name_in(file_name)) is not None]
+            self._unproved = self._proved_next()
             return False
         name = self._unproved.pop()
         path = self._path(name)
@@ -233,6 +233,9 @@ class FileTier:
         except OSError as error:
             self._failed("publish", error)
 
+    def _proved_next(self) -> list[bytes]:
+        return [name for file_name in self._kept if (name := _name_in(file_name)) is not None]
+
     def _take_over(self) -> bool:
         """Become the writer unless another process is: what it left half written goes, what is there is counted."""
         try:
@@ -251,6 +254,7 @@ class FileTier:
                     found[entry.name] = _Kept(size, max(before.used_ns, status.st_mtime_ns))
         self._kept = OrderedDict(sorted(found.items(), key=lambda item: item[1].used_ns))
         self._used_bytes = sum(kept.physical_bytes for kept in found.values())
+        self._unproved = self._proved_next()
         return True
 
     def _make_room(self, num_bytes: int) -> bool:

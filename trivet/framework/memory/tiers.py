@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_BATCH = 16  # blocks published together: one fsync of the folder for all
 _SCRUB_PAUSE_S = 0.25  # between two blocks read only to be proved, while there is nothing to write
-_LOOK_PAUSE_S = 60.0  # between two rounds of that, and of seeing what other processes wrote
+_ROUND_PAUSE_S = 3600.0  # between two rounds of that over all blocks
+_LOOK_PAUSE_S = 60.0  # between two looks at what other processes wrote
 
 
 _Act = Callable[[FileTier], None]  # what the thread that writes is asked to do between two batches
@@ -65,7 +66,7 @@ class Fetch:
 
     links: Sequence[Link]
     until_s: float  # after it, computing again is sooner
-    blocks: list[HostBlock] = field(default_factory=list)
+    blocks: list[HostBlock]  # those read so far, and those before them that were here
     is_ended: bool = False  # nobody wants it any more
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -95,6 +96,7 @@ class Tiers:
         self._reads: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
         self._writes: queue.SimpleQueue[HostBlock | _Act] = queue.SimpleQueue()
         self._is_closed = False
+        self._next_round_s = clock()
         self._num_queued = 0  # blocks that fetches in progress may still read
         self._threads = [
             threading.Thread(target=run, args=(files,), name=f"trivet-kv-{name}", daemon=True)
@@ -175,17 +177,17 @@ class Tiers:
         nothing to read, or computing them again is sooner. Who gets one calls `end` when it is through with it."""
         if self.files is None:
             return None
-        with self._lock:
-            num_here = next((i for i, link in enumerate(links) if self.host.find(link.name) is None), len(links))
-        beyond = links[num_here:]
+        here = self.take(links)  # what is read is of no use without these
+        beyond = links[len(here) :]
         num_blocks = next((i for i, link in enumerate(beyond) if not self.files.holds(link)), len(beyond))
-        if num_blocks == 0:
-            return None
-        patience_s = self.worth.patience_s(num_blocks, num_blocks * block_tokens, self._num_queued)
+        patience_s = None
+        if num_blocks:
+            patience_s = self.worth.patience_s(num_blocks, num_blocks * block_tokens, self._num_queued)
+            self.counts.refused += patience_s is None
         if patience_s is None:
-            self.counts.refused += 1
+            self.let_go(here)
             return None
-        fetch = Fetch(beyond[:num_blocks], self._clock() + patience_s)
+        fetch = Fetch(beyond[:num_blocks], self._clock() + patience_s, here)
         with self._lock:
             self._num_queued += num_blocks
         self._reads.put(fetch)
@@ -272,10 +274,7 @@ class Tiers:
         while not self._is_closed:
             item = self._next_write(pause_s)
             if item is None:
-                pause_s = _SCRUB_PAUSE_S
-                if not files.scrub_next():
-                    files.look()
-                    pause_s = _LOOK_PAUSE_S
+                pause_s = self._idle(files)
             batch = []
             while isinstance(item, HostBlock):
                 batch.append(item)
@@ -285,6 +284,15 @@ class Tiers:
                 self.let_go(batch)
             if item is not None:
                 item(files)
+
+    def _idle(self, files: FileTier) -> float:
+        """Something useful while there is nothing to write; the seconds until the next."""
+        if self._clock() >= self._next_round_s:
+            if files.scrub_next():
+                return _SCRUB_PAUSE_S
+            self._next_round_s = self._clock() + _ROUND_PAUSE_S
+        files.look()
+        return _LOOK_PAUSE_S
 
     def _next_write(self, pause_s: float) -> HostBlock | _Act | None:
         """What to write or do next; None when there was nothing for so long."""
