@@ -225,5 +225,11 @@ def test_a_folder_that_cannot_be_used_or_holds_no_block_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="cannot be used"):
         opened(tmp_path / "file" / "kv")
+    opened(tmp_path / "kv").close()
+    (tmp_path / "kv" / "partial" / "a folder").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(ResourceError, match="cannot be used: Is a directory"):
+        opened(tmp_path / "kv")
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(ResourceError, match=r"--kv-dir-bytes is 12\.0 KiB, one block of this model is 12\.0 KiB"):
         FileTier(tmp_path, FILE_BYTES - 1, IDENTITY, BLOCK_BYTES)

@@ -79,11 +79,13 @@ class FileTier:
             for place in ("partial", *_PLACES):
                 (folder / place).mkdir(mode=0o700, parents=True, exist_ok=True)  # what people wrote can be read there
             self._lock = os.open(folder / "writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        try:
             self._is_writer = self._take_over()
         except OSError as error:
-            raise ResourceError(
-                f"--kv-dir {folder} cannot be used: {error.strerror}", "name a folder that can be written to"
-            ) from error
+            os.close(self._lock)
+            raise _unusable(folder, error) from error
         self.look()
 
     @property
@@ -306,6 +308,10 @@ class FileTier:
     def _failed(self, act: str, error: OSError) -> None:
         self.counts.failures += 1
         _log.warning('event=kv_file_failed act=%s folder=%s reason="%s"', act, self._folder, error.strerror)
+
+
+def _unusable(folder: Path, error: OSError) -> ResourceError:
+    return ResourceError(f"--kv-dir {folder} cannot be used: {error.strerror}", "name a folder that can be written to")
 
 
 def _name_in(file_name: str) -> bytes | None:
