@@ -77,6 +77,13 @@ def test_a_failure_is_told_by_the_status_or_by_the_words(tools):
     assert ("failed", 3, None) == (hccn.command.outcome, hccn.command.exit_code, hccn.command.dcmi_code)
 
 
+def test_a_complaint_beside_an_answer_is_no_failure(tools):
+    tools("npu-smi", f"echo 'cannot open the log'; cat {OUTPUTS}/001-910B4-1-25.2.2.txt")
+
+    (output,) = ask(LIVE, Captured(), (("npu-smi", "info"),), soon())
+    assert ("answered", "cannot open the log") == (output.command.outcome, output.command.complaint)
+
+
 def test_npu_smi_is_asked_of_every_card_and_chip(tools):
     tools(
         "npu-smi",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trivet.driver.npu_facts import Command
+from trivet.driver.npu_facts import Command, CommandOutcome
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.files import is_live, read_text
 
@@ -120,24 +120,29 @@ def _content(file: IO[bytes]) -> str:
 
 
 def answer(line: str, text: str, exit_code: int | None, seconds: float | None) -> Output:
+    """What was printed, judged: a complaint beside an answer is kept, and only one in its place is a failure."""
     complaint = _complaint(text)
-    if complaint is None and exit_code not in (0, None):
+    is_failed = exit_code not in (0, None)
+    if complaint is None and is_failed:
         complaint = next((row.strip()[:200] for row in text.splitlines() if row.strip()), None)
     code = _DCMI.search(complaint or "")
-    is_failed = complaint is not None or exit_code not in (0, None)
-    return Output(
-        Command(
-            line, "failed" if is_failed else "answered", exit_code, seconds, complaint, int(code[0]) if code else None
-        ),
-        text,
-    )
+    if complaint is not None and (code is not None or not any(_is_content(row.strip()) for row in text.splitlines())):
+        is_failed = True
+    outcome: CommandOutcome = "failed" if is_failed else "answered"
+    return Output(Command(line, outcome, exit_code, seconds, complaint, int(code[0]) if code else None), text)
 
 
 def _complaint(text: str) -> str | None:
-    """The first line that speaks of a failure and is neither of a table nor `Name : value`."""
+    """The first line that speaks of a failure, beside the content."""
     for line in text.splitlines()[:50]:
         row = line.strip()[:200]
-        is_content = row.startswith(("|", "+")) or (_FIELD.match(row) and not any(words in row for words in _ABSENT))
-        if not is_content and _COMPLAINT.search(row) and not any(noise in row for noise in _NOISE):
+        if not _is_content(row) and _COMPLAINT.search(row) and not any(noise in row for noise in _NOISE):
             return row
     return None
+
+
+def _is_content(row: str) -> bool:
+    """A row of a table, or `name : value`."""
+    if row.startswith(("|", "+")):
+        return True
+    return _FIELD.match(row) is not None and not any(words in row for words in _ABSENT)
