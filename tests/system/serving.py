@@ -11,6 +11,7 @@ import numpy as np
 
 from trivet._native import Sampler, Team
 from trivet.base.dtypes import Array
+from trivet.framework.engine.targets import Targets
 from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.tokenizer import Tokenizer
@@ -58,11 +59,12 @@ def serving(
     *,
     api_key: str | None = None,
     limits: ServiceLimits | None = None,
+    targets: Targets = Targets(),  # noqa: B008, it is frozen
     drain_s: float = 5.0,
     is_loaded: bool = True,
 ) -> Iterator[Server]:
     service = Service(MODEL, api_key=api_key, limits=limits)
     if is_loaded:
-        service.open(start_model(plan or CountingPlan(), TOKENIZER, TEMPLATE, MODEL))
+        service.open(start_model(plan or CountingPlan(), TOKENIZER, TEMPLATE, MODEL, targets=targets))
     with Server(service, listen("127.0.0.1", 0), drain_s) as server:
         yield server

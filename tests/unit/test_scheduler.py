@@ -1,5 +1,6 @@
 import pytest
 
+from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sampler import to_draw
 from trivet.framework.engine.scheduler import Scheduler
@@ -14,7 +15,7 @@ def sequence(order, num_tokens):
 
 
 def scheduler(num_slots=100, slot_tokens=4, max_step_tokens=32, max_running=8):
-    return Scheduler(SlotPool(num_slots, slot_tokens), max_step_tokens, max_running)
+    return Scheduler(SlotPool(num_slots, slot_tokens), Budget(max_step_tokens), max_running)
 
 
 def run(line):
@@ -99,7 +100,9 @@ def test_an_empty_line_schedules_nothing():
 
 def test_the_check_finds_a_line_out_of_order():
     line = scheduler()
-    line.add(sequence(1, 1))
     line.add(sequence(0, 1))
+    line.add(sequence(1, 1))
+    run(line)
+    line.running.reverse()
     with pytest.raises(AssertionError, match="out of order"):
         line.check()

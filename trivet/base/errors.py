@@ -48,3 +48,11 @@ class ResourceError(TrivetError):
 
 class UnavailableError(TrivetError):
     """The service is draining, full or stopped; the same request may succeed later or elsewhere."""
+
+
+class OverloadedError(UnavailableError):
+    """More was asked for than can be served in time; `retry_after_s` is when the same request may be taken."""
+
+    def __init__(self, message: str, hint: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, hint)
+        self.retry_after_s = retry_after_s

@@ -14,6 +14,7 @@ from trivet.base.errors import TrivetError
 from trivet.base.units import format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
+    from trivet.framework.engine.targets import Targets
     from trivet.framework.model.loader import LoadedModel
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -68,11 +69,17 @@ _SERVER_OPTIONS = (
     click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free one"),
     click.option("--served-name", help="What clients call the model  [default: the name of its path]"),
     click.option("--insecure", is_flag=True, help="Serve other machines without TRIVET_API_KEY set"),
-)
+    click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS",
+                 help="Milliseconds between two tokens that prefill may not push a step beyond  [default: no target]"),
+    click.option("--target-ttft", type=click.FloatRange(0, min_open=True), metavar="MS",
+                 help="Milliseconds to the first token; refuse with 429 what would wait longer  [default: no target]"),
+    click.option("--max-waiting", type=click.IntRange(1), default=512, show_default=True,
+                 help="Sequences that may wait for their turn; refuse with 429 beyond"),
+)  # fmt: skip
 
 
 def server_options(command: Command) -> Command:
-    """Where a model is served."""
+    """Where a model is served, and what is promised."""
     for option in reversed(_SERVER_OPTIONS):
         command = option(command)
     return command
@@ -88,6 +95,14 @@ def load_model(model: str, **options: Any) -> LoadedModel:
     from trivet.framework.model.loader import load
 
     return load(model, **load_options(**options))
+
+
+def targets_of(target_itl: float | None, target_ttft: float | None, max_waiting: int) -> Targets:
+    """What `server_options` gathered of promises, in seconds."""
+    from trivet.framework.engine.targets import Targets
+
+    itl_s, ttft_s = (None if each is None else each / 1e3 for each in (target_itl, target_ttft))
+    return Targets(itl_s, ttft_s, max_waiting)
 
 
 def check_folder(file: Path) -> None:

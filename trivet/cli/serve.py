@@ -13,10 +13,14 @@ from trivet.cli.options import model_options, server_options
 @click.argument("model")
 @model_options
 @server_options
-def serve(model: str, host: str, port: int, insecure: bool, served_name: str | None, **options: Any) -> None:
+def serve(
+    model: str, host: str, port: int, insecure: bool, served_name: str | None, target_itl: float | None,
+    target_ttft: float | None, max_waiting: int, **options: Any,
+) -> None:  # fmt: skip
     """Serve MODEL, a package, a Hugging Face folder or a GGUF file, over the OpenAI API."""
     from trivet.base.settings import read_settings
-    from trivet.cli.options import load_model
+    from trivet.cli.options import load_model, targets_of
+    from trivet.framework.engine.cost_model import calibrated
     from trivet.serve.log import log_to_stderr
     from trivet.serve.server import Server, check_exposure, listen
     from trivet.serve.service import Service, start_model
@@ -29,7 +33,14 @@ def serve(model: str, host: str, port: int, insecure: bool, served_name: str | N
     service = Service(name, api_key=settings.api_key)
     with Server(service, listener) as server:
         loaded = load_model(model, **options)
-        service.open(start_model(loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers))
+        targets = targets_of(target_itl, target_ttft, max_waiting)
+        costs = calibrated(loaded.plan)
+        service.open(
+            start_model(
+                loaded.plan, loaded.tokenizer, loaded.chat_template, name,
+                tiers=loaded.tiers, costs=costs, targets=targets,
+            )
+        )  # fmt: skip
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()
 

@@ -33,16 +33,17 @@ _COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "un
 @click.option("--check-only", is_flag=True, help="Climb and report, do not serve")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (to stdout, before serving)")
 def up(
-    model: str, host: str, port: int, insecure: bool, served_name: str | None, root: Path, check_only: bool,
-    as_json: bool, **options: Any,
+    model: str, host: str, port: int, insecure: bool, served_name: str | None, target_itl: float | None,
+    target_ttft: float | None, max_waiting: int, root: Path, check_only: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Check this host, the operators and MODEL, each leg before the next; then serve it over the OpenAI API.
 
     Exits 2, 3 or 4 when the driver, the operators or the framework cannot carry.
     """
     from trivet.base.settings import read_settings
-    from trivet.cli.options import load_options
+    from trivet.cli.options import load_options, targets_of
     from trivet.cli.serve import model_name
+    from trivet.framework.engine.cost_model import calibrated
     from trivet.serve.legs import EXIT_STATUS, climb
     from trivet.serve.log import log_to_stderr
     from trivet.serve.server import Server, check_exposure, listen
@@ -66,7 +67,14 @@ def up(
         return
     loaded, name = climbed.model, served_name or model_name(model)
     service = Service(name, api_key=settings.api_key)
-    service.open(start_model(loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers))
+    targets = targets_of(target_itl, target_ttft, max_waiting)
+    costs = calibrated(loaded.plan)
+    service.open(
+        start_model(
+            loaded.plan, loaded.tokenizer, loaded.chat_template, name,
+            tiers=loaded.tiers, costs=costs, targets=targets,
+        )
+    )  # fmt: skip
     with Server(service, listener) as server:
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()

@@ -226,7 +226,7 @@ async def _answer(
 ) -> Response:
     prefix, kind = ("chatcmpl-", ChatWriter) if isinstance(body, ChatBody) else ("cmpl-", CompletionWriter)
     answer_id = prefix + uuid.uuid4().hex
-    generation = Generation(service, answer_id, prompts, params, body.salt)
+    generation = Generation(service, answer_id, prompts, params, body.salt, body.terms)
     request.state.tally = generation.tally
     heading = Heading(answer_id, int(time.time()), service.model_name)
     writer = kind(heading, service.model().tokenizer, body.wants_usage)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from trivet.base.errors import RequestError, TrivetError, UnavailableError
+from trivet.base.errors import OverloadedError, RequestError, TrivetError, UnavailableError
 
 
 class HttpError(TrivetError):
@@ -53,6 +53,8 @@ def refusal(error: Exception) -> Refusal:
     if isinstance(error, RequestError):
         return Refusal(400, "invalid_parameter" if error.parameter else "invalid_request", _sentence(error),
                        error.parameter)  # fmt: skip
+    if isinstance(error, OverloadedError):
+        return Refusal(429, "overloaded", _sentence(error), headers={"retry-after": str(error.retry_after_s)})
     if isinstance(error, UnavailableError):
         return Refusal(503, "unavailable", _sentence(error), headers={"retry-after": "1"})
     return Refusal(500, "internal_error", "the server failed on this request; its log has the reason under this id")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from trivet.base.errors import UnavailableError
 from trivet.framework.engine.engine import Delta
 from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.terms import Terms
 from trivet.serve.errors import HttpError
 from trivet.serve.frames import DONE, Choice, Usage, Writer
 from trivet.serve.service import Service
@@ -54,14 +55,20 @@ class Generation:
     """
 
     def __init__(
-        self, service: Service, answer_id: str, prompts: list[list[int]], params: SamplingParams, cache_salt: str
+        self,
+        service: Service,
+        answer_id: str,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        cache_salt: str,
+        terms: Terms,
     ) -> None:
         engine = service.model().engine
         self.tally = Tally(Usage(sum(map(len, prompts))))
         self._service = service
         self._choices_per_prompt = params.n
         self._num_choices = len(prompts) * params.n
-        self._streams = [engine.generate(prompt, params, f"{answer_id}-{i}", cache_salt=cache_salt)
+        self._streams = [engine.generate(prompt, params, f"{answer_id}-{i}", cache_salt=cache_salt, terms=terms)
                          for i, prompt in enumerate(prompts)]  # fmt: skip
 
     async def frames(self, writer: Writer, has_usage: bool, has_running_usage: bool) -> AsyncGenerator[bytes, None]:
@@ -91,6 +98,9 @@ class Generation:
                     self.tally.count(delta)
                     if delta.finish_reason == "error":
                         raise HttpError(500, "engine_failed", "the engine failed on this request")
+                    if delta.finish_reason == "timeout":
+                        raise HttpError(504, "deadline_exceeded", "the answer was not complete within timeout_s",
+                                        "ask for less, or give it longer", "timeout_s")  # fmt: skip
                     if delta.finish_reason == "abort":
                         raise UnavailableError("the answer was cut short by a shutdown", "send the request again")
                     yield prompt * self._choices_per_prompt + delta.index, delta

@@ -15,6 +15,7 @@ import msgspec
 
 from trivet.base.errors import RequestError
 from trivet.framework.engine.params import MAX_CHOICES, MAX_LOGPROBS, SamplingParams
+from trivet.framework.engine.terms import Terms
 
 # OpenAI allows 4. Agent frameworks send up to a dozen; past that every token pays for the scan.
 MAX_STOPS = 16
@@ -37,7 +38,7 @@ _TEXT_ONLY = "the model answers in text only"
 
 # Known and without effect: they route, bill or label a request, or promise nothing but speed.
 IGNORED = frozenset({
-    "user", "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "safety_identifier",
+    "store", "metadata", "service_tier", "parallel_tool_calls", "prediction", "safety_identifier",
     "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
 })  # fmt: skip
 
@@ -117,6 +118,9 @@ class GenerationBody(Body, kw_only=True):
     min_tokens: int | None = None
     n: int | None = None
     ignore_eos: bool | None = None
+    user: str | None = None
+    priority: int | None = None  # vLLM's: the lower goes first
+    timeout_s: float | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None  # vLLM's: what was computed of a prompt is shared under one salt only
@@ -128,6 +132,11 @@ class GenerationBody(Body, kw_only=True):
             raise RequestError(f"cache_salt has {len(self.cache_salt)} characters, wanted 1 to {MAX_SALT_CHARS}",
                                parameter="cache_salt")  # fmt: skip
         return self.cache_salt or ""
+
+    @property
+    def terms(self) -> Terms:
+        """On what terms it is served. The tenant is the `user` it names: there is one API key for all."""
+        return Terms(self.user or "", self.priority or 0, self.timeout_s)
 
     @property
     def wants_usage(self) -> bool:

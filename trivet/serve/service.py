@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry, Counter
 
 from trivet.base.errors import UnavailableError
 from trivet.base.units import MIB
+from trivet.framework.engine.cost_model import CostModel
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.metrics import EngineMetrics
+from trivet.framework.engine.targets import Targets
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Plan
 from trivet.framework.memory.tiers import Tiers
@@ -47,10 +49,14 @@ def start_model(
     *,
     max_step_tokens: int | None = None,
     tiers: Tiers | None = None,
+    costs: CostModel | None = None,
+    targets: Targets = Targets(),  # noqa: B008, it is frozen
 ) -> ServedModel:
     """The model with an engine running for it, which whoever opens it in a service leaves to that service to close."""
     metrics = EngineMetrics(name)
-    engine = Engine(plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, observer=metrics)
+    engine = Engine(
+        plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, costs=costs, targets=targets, observer=metrics
+    )
     metrics.registry.register(KvMetrics(name, engine.kv_counts))
     worker = AsyncEngine(engine)
     worker.start()

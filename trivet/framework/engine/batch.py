@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trivet.framework.engine.scheduler import Chunk
+from trivet.framework.engine.chunk import Chunk
 from trivet.framework.graph.plan import Batch
 
 

@@ -6,17 +6,23 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
+from trivet.framework.engine.budget import Budget
+from trivet.framework.engine.chunk import Chunk
+from trivet.framework.engine.cost_model import CostModel, work_of
 from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
 from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sampler import Choice, TokenLogprob, choose, to_draw
-from trivet.framework.engine.scheduler import Chunk, Scheduler
+from trivet.framework.engine.scheduler import Scheduler
 from trivet.framework.engine.sequence import FinishReason, Request, Sequence
+from trivet.framework.engine.targets import Targets, refusal
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
+from trivet.framework.engine.wait import Stay, first_token_wait_s
 from trivet.framework.graph.plan import Plan
 from trivet.framework.memory.file_tier import FileCounts
 from trivet.framework.memory.slots import SlotPool
@@ -49,7 +55,8 @@ class Engine:
 
     `max_step_tokens` bounds the tokens of one step, so how long decodes wait for a prefill beside them; None takes
     what the plan is bound for. Without a tokenizer there is no text, no end-of-text token and no stop string. `tiers`
-    keep what the KV pool cannot; `close` closes them.
+    keep what the KV pool cannot; `close` closes them. `costs` predicts every step and learns from it; `targets` that
+    are times need it.
     """
 
     def __init__(
@@ -59,6 +66,8 @@ class Engine:
         *,
         max_step_tokens: int | None = None,
         tiers: Tiers | None = None,
+        costs: CostModel | None = None,
+        targets: Targets = Targets(),  # noqa: B008, it is frozen
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,18 +76,21 @@ class Engine:
         self._tokenizer = tokenizer
         self._observer = NullObserver() if observer is None else observer
         self._clock = clock
+        assert costs is not None or (targets.itl_s is None and targets.ttft_s is None), "a time is promised blindly"
+        self._costs = costs
+        self._targets = targets
         self._pool = SlotPool(plan.num_slots, plan.slot_tokens)
         self._tiers = tiers
         self._prefixes = Prefixes(self._pool, tiers, clock)
-        self._scheduler = Scheduler(
-            self._pool,
-            limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens),
-            min(limits.max_sequences, limits.max_rows),
-            self._prefixes,
-        )
+        max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
+        self._budget = Budget(max_tokens, costs, targets.itl_s)
+        max_running = min(limits.max_sequences, limits.max_rows)
+        self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)
         self._max_length = min(limits.max_context, plan.num_slots * plan.slot_tokens)
         self._sequences: dict[str, list[Sequence]] = {}  # request → its choices that are not finished
         self._orders = count()
+        self._deadlines: list[tuple[float, str]] = []  # a heap; those of requests that have ended stay until due
+        self._stay = Stay()
 
     @property
     def has_work(self) -> bool:
@@ -115,6 +127,7 @@ class Engine:
     def validate(self, request: Request) -> None:
         """Raise RequestError when the request could never be served. Reads constants only: any thread may ask."""
         request.params.validated(self._plan.vocab_size)
+        request.terms.validated()
         num_prompt = len(request.prompt)
         if num_prompt == 0:
             raise RequestError("prompt is empty, wanted at least one token", parameter="prompt")
@@ -126,10 +139,14 @@ class Engine:
             raise RequestError("stop needs a tokenizer, and this engine has none", "use stop_token_ids", "stop")
 
     def add(self, request: Request) -> None:
-        """Join the line. Raises RequestError as `validate` does, or when the id is in use."""
+        """Join those who wait.
+
+        Raises RequestError as `validate` does, or when the id is in use; OverloadedError when the engine is full.
+        """
         self.validate(request)
         if self.holds(request.request_id):
             raise RequestError(f"request id {request.request_id} is in use, wanted a new one")
+        self._check_capacity(request)
         params = request.params
         max_length = self._max_length
         if params.max_tokens is not None:
@@ -156,11 +173,13 @@ class Engine:
             self._prefixes.expect(sequence)
             self._scheduler.add(sequence)
         self._sequences[request.request_id] = sequences
+        if request.terms.timeout_s is not None:
+            heappush(self._deadlines, (now + request.terms.timeout_s, request.request_id))
         self._report_load()
 
     def abort(self, request_id: str) -> list[Delta]:
         """Free the request's slots now; the last deltas of its choices. Nothing happens when it is not here."""
-        deltas = [self._finish(sequence, "abort") for sequence in list(self._sequences.get(request_id, ()))]
+        deltas = self._end(request_id, "abort")
         self._settle()
         return deltas
 
@@ -173,26 +192,36 @@ class Engine:
         When the plan fails, everything running finishes with "error" and what waits is tried in the next step.
         """
         start = self._clock()
+        deltas = self._end_overdue(start)
         num_preemptions = self._scheduler.num_preemptions
         chunks = self._scheduler.schedule()
         if not chunks:
-            self._prefixes.wait()
-            return []
+            self._settle()
+            if not deltas:
+                self._prefixes.wait()
+            return deltas
         for sequence, _ in chunks:
             if sequence.scheduled_s is None:
                 sequence.scheduled_s = start
-        deltas: list[Delta] = []
+        work = None if self._costs is None else work_of(chunks)
+        predicted_s = None if self._costs is None or work is None else self._costs.predict(work)
         try:
             self._compute(chunks, deltas)
         except Exception:
             _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
             deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
+            work = None
+        seconds = self._clock() - start
+        if self._costs is not None and work is not None and seconds > 0:
+            self._costs.learn(work, seconds)
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
-        self._prefixes.took(num_tokens, self._clock() - start)
+        self._prefixes.took(num_tokens, seconds)
         self._observer.step(
             Step(
                 num_tokens=num_tokens,
                 num_preemptions=self._scheduler.num_preemptions - num_preemptions,
+                seconds=seconds,
+                predicted_s=predicted_s,
             )
         )
         self._settle()
@@ -209,6 +238,37 @@ class Engine:
         """The line is in order, no slot is lost or doubled; with no work, the pool is whole."""
         self._scheduler.check()
         assert self.has_work or self._pool.num_free == self._pool.num_slots, "idle, and a slot is held"
+
+    def _check_capacity(self, request: Request) -> None:
+        """Raise OverloadedError when the request would have to wait too long, or too many wait already."""
+        num_waiting, timeout_s = len(self._scheduler.waiting), request.terms.timeout_s
+        wait_s = None
+        if self._costs is not None and (self._targets.ttft_s, timeout_s) != (None, None):
+            wait_s = first_token_wait_s(
+                self._scheduler, self._budget, self._costs, self._stay, len(request.prompt), request.params.n
+            )
+        refused = refusal(self._targets, num_waiting, request.params.n, wait_s, timeout_s)
+        if refused is not None:
+            reason, error = refused
+            self._observer.refused(reason)
+            raise error
+
+    def _end(self, request_id: str, reason: FinishReason) -> list[Delta]:
+        return [self._finish(sequence, reason) for sequence in list(self._sequences.get(request_id, ()))]
+
+    def _end_overdue(self, now: float) -> list[Delta]:
+        deltas: list[Delta] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline_s, request_id = heappop(self._deadlines)
+            if self._deadline_of(request_id) == deadline_s:  # else the id is another request's by now
+                deltas += self._end(request_id, "timeout")
+        return deltas
+
+    def _deadline_of(self, request_id: str) -> float | None:
+        for sequence in self._sequences.get(request_id, ()):
+            timeout_s = sequence.request.terms.timeout_s
+            return None if timeout_s is None else sequence.arrival_s + timeout_s
+        return None
 
     def _compute(self, chunks: list[Chunk], deltas: list[Delta]) -> None:
         logits = self._plan.run(to_batch(chunks))
@@ -263,7 +323,10 @@ class Engine:
         self._sequences[request_id].remove(sequence)
         if not self._sequences[request_id]:
             del self._sequences[request_id]
-        self._observer.finish(_finish_record(sequence, reason, self._clock()))
+        now = self._clock()
+        if sequence.scheduled_s is not None:
+            self._stay.note(now - sequence.scheduled_s)
+        self._observer.finish(_finish_record(sequence, reason, now))
         return _delta(sequence, token_ids, text, logprobs, reason, stop_reason)
 
     def _time_token(self, sequence: Sequence) -> None:

@@ -1,5 +1,7 @@
 """The engine's numbers for Prometheus, under vLLM's names, so that dashboards and routers written for it read ours.
 
+What vLLM has no name for is called `trivet:`.
+
 A sequence counts as a request here, as it does there: a request with n = 3 is three.
 """
 
@@ -9,9 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trivet.framework.engine.observer import Finish, Load, Step
 from trivet.framework.engine.sequence import FinishReason
+from trivet.framework.engine.targets import RefusalReason
 
 _LABELS = ("model_name", "engine")
-_REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
+_REASONS: tuple[FinishReason, ...] = ("stop", "length", "timeout", "abort", "error")
+_REFUSALS: tuple[RefusalReason, ...] = ("queue", "ttft")
 
 # vLLM's buckets, with finer ones from 100 to 200 ms: that is where latency goals are set, and a p99 read off a
 # histogram is only as fine as its buckets.
@@ -23,6 +27,8 @@ _TOKEN_GAP_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1
 _REQUEST_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
               960.0, 1920.0, 7680.0)  # fmt: skip
 _TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_STEP_S = (0.001, 0.0025, 0.005, *_TOKEN_GAP_S)
+_ERROR = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 _STEP_TOKENS = tuple(float(1 << power) for power in range(15))
 
 
@@ -39,9 +45,9 @@ class EngineMetrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(f"vllm:{name}", text, _LABELS, registry=self.registry).labels(*labels)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], prefix: str = "vllm") -> Histogram:
             edges = tuple(sorted(set(buckets)))
-            return Histogram(f"vllm:{name}", text, _LABELS, registry=self.registry, buckets=edges).labels(*labels)
+            return Histogram(f"{prefix}:{name}", text, _LABELS, registry=self.registry, buckets=edges).labels(*labels)
 
         self._running = gauge("num_requests_running", "Sequences that hold slots")
         self._waiting = gauge("num_requests_waiting", "Sequences that wait for slots")
@@ -62,6 +68,15 @@ class EngineMetrics:
         self._request_prompt = histogram("request_prompt_tokens", "Prompt tokens of a sequence", _TOKENS)
         self._request_generation = histogram("request_generation_tokens", "Tokens a sequence generated", _TOKENS)
         self._step_tokens = histogram("iteration_tokens_total", "Tokens computed in a step", _STEP_TOKENS)
+        self._step_s = histogram("step_seconds", "Time of a step", _STEP_S + _FINE, "trivet")
+        self._step_predicted_s = histogram(
+            "step_predicted_seconds", "Time of a step, predicted before it ran", _STEP_S + _FINE, "trivet")  # fmt: skip
+        self._step_error = histogram(
+            "step_prediction_error_ratio", "How far a step's time was from its prediction, as a share of the time",
+            _ERROR, "trivet")  # fmt: skip
+        refused = Counter("trivet:requests_refused", "Requests not taken: the queue was full, or the first token "
+                          "predicted too late", (*_LABELS, "reason"), registry=self.registry)  # fmt: skip
+        self._refused = {reason: refused.labels(*labels, reason) for reason in _REFUSALS}
 
     def load(self, load: Load) -> None:
         self._running.set(load.num_running)
@@ -71,6 +86,10 @@ class EngineMetrics:
     def step(self, step: Step) -> None:
         self._step_tokens.observe(step.num_tokens)
         self._preemptions.inc(step.num_preemptions)
+        self._step_s.observe(step.seconds)
+        if step.predicted_s is not None and step.seconds > 0:
+            self._step_predicted_s.observe(step.predicted_s)
+            self._step_error.observe(abs(step.predicted_s - step.seconds) / step.seconds)
 
     def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
         self._first_token_s.observe(seconds)
@@ -80,6 +99,9 @@ class EngineMetrics:
     def token(self, seconds: float) -> None:
         self._token_gap_s.observe(seconds)
         self._generation_tokens.inc()
+
+    def refused(self, reason: RefusalReason) -> None:
+        self._refused[reason].inc()
 
     def finish(self, finish: Finish) -> None:
         self._finished[finish.reason].inc()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trivet.framework.engine.sequence import FinishReason
+from trivet.framework.engine.targets import RefusalReason
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Load:
 class Step:
     num_tokens: int  # computed in it
     num_preemptions: int
+    seconds: float  # from choosing what runs to the last token taken
+    predicted_s: float | None  # before it ran; None where nothing predicts
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Observer(Protocol):
 
     def finish(self, finish: Finish) -> None: ...
 
+    def refused(self, reason: RefusalReason) -> None:
+        """A request that was not taken, because the engine is full."""
+        ...
+
 
 class NullObserver:
     """Watches nothing."""
@@ -68,4 +75,7 @@ class NullObserver:
         return
 
     def finish(self, finish: Finish) -> None:
+        return
+
+    def refused(self, reason: RefusalReason) -> None:
         return

@@ -1,81 +1,76 @@
 """Who runs next. A sequence that is running holds slots; one that is waiting holds none.
 
-Running and waiting are one line by arrival, cut in two: everyone running arrived before everyone waiting. So the
-newest runner steps back to the front of the waiting when slots run out, the oldest is never taken back, and it moves
-on at every step: nothing starves, nothing deadlocks.
+Whose turn it is, the queue says. Those whose turn has come stand in one line, cut in two: the front runs, the rest
+stepped back from running. The newest runner steps back when slots run out, and nobody's turn comes while one who
+stepped back waits. So the oldest is never taken back and moves on at every step: nothing starves, nothing deadlocks.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import count, pairwise
 
+from trivet.framework.engine.budget import Budget
+from trivet.framework.engine.chunk import Chunk
+from trivet.framework.engine.fair_queue import FairQueue
 from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sequence import Sequence
 from trivet.framework.memory.slots import SlotPool
 
 
-class Chunk(NamedTuple):
-    """The next `num_tokens` uncomputed tokens of a sequence, to run in one step."""
-
-    sequence: Sequence
-    num_tokens: int
-
-
 class Scheduler:
     """Continuous batching with chunked prefill over a slot pool.
 
-    A step has at most `max_step_tokens` tokens of at most `max_running` sequences: first one token of every running
-    sequence that lacks only one (a decode), then prefill by arrival.
+    A step has what `budget` allows of at most `max_running` sequences: first one token of every running sequence
+    that lacks only one (a decode), then prefill, the oldest first.
     """
 
-    def __init__(
-        self, pool: SlotPool, max_step_tokens: int, max_running: int, prefixes: Prefixes | None = None
-    ) -> None:
-        assert max_step_tokens > 0 and max_running > 0, "a step needs room for a token of a sequence"
-        self.running: list[Sequence] = []  # by arrival
-        self.waiting: deque[Sequence] = deque()  # by arrival
+    def __init__(self, pool: SlotPool, budget: Budget, max_running: int, prefixes: Prefixes | None = None) -> None:
+        assert max_running > 0, "a step needs room for a sequence"
+        self.running: list[Sequence] = []  # by place
+        self.waiting = FairQueue()
         self.num_preemptions = 0
+        self.num_admissions = 0  # turns taken, those after a preemption included
+        self.num_held_up = 0  # turns that had to wait, for slots or for a prefix on its way
         self._pool = pool
         self._prefixes = Prefixes(pool) if prefixes is None else prefixes
-        self._max_step_tokens = max_step_tokens
+        self._budget = budget
         # No more sequences than tokens: every decode has its place in every step, and prefill a token at least.
-        self._max_running = min(max_running, max_step_tokens)
+        self.max_running = min(max_running, budget.max_tokens)
+        self._places = count()
+        self._held_up: Sequence | None = None  # whose turn it is, and who has to wait
 
     def add(self, sequence: Sequence) -> None:
-        """Join the end of the line. The caller has checked that the pool could hold the sequence alone."""
-        self.waiting.append(sequence)
+        """Join those who wait. The caller has checked that the pool could hold the sequence alone."""
+        self.waiting.push(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Leave the line, finished or aborted; its slots are free at once."""
+        """Leave, finished or aborted; its slots are free at once."""
         if sequence.slots:
             self.running.remove(sequence)
             self._pool.release(sequence.slots)
-        else:
-            self.waiting.remove(sequence)
+        self.waiting.leave(sequence)
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step; their slots are held from here on. Empty only when nobody runs, and nobody
         waits or the next waits for its prefix."""
         self._make_room()
         chunks = [Chunk(sequence, 1) for sequence in self.running if sequence.num_pending == 1]
-        budget = self._max_step_tokens - len(chunks)
+        step = self._budget.begin(chunks)
         if len(chunks) < len(self.running):
             for sequence in self.running:
-                if budget and sequence.num_pending > 1:
-                    chunks.append(Chunk(sequence, min(budget, sequence.num_pending)))
-                    budget -= chunks[-1].num_tokens
-        while budget and self._can_admit():
+                if sequence.num_pending > 1 and (num_tokens := step.take(sequence)):
+                    chunks.append(Chunk(sequence, num_tokens))
+        while step.has_room and self._can_admit():
             sequence = self._admit()
-            chunks.append(Chunk(sequence, min(budget, sequence.num_pending)))
-            budget -= chunks[-1].num_tokens
+            if num_tokens := step.take(sequence):
+                chunks.append(Chunk(sequence, num_tokens))
         return chunks
 
     def check(self) -> None:
         """The line is in order and cut in two, and every slot is free, cold or held by runners."""
-        line = [*self.running, *self.waiting]
-        assert all(a.order < b.order for a, b in pairwise(line)), "the line is out of order"
+        self.waiting.check()
+        places = [s.place for s in (*self.running, *self.waiting) if s.place is not None]
+        assert all(a < b for a, b in pairwise(places)), "the line is out of order"
         assert all(sequence.slots for sequence in self.running), "a running sequence holds no slots"
         assert not any(sequence.slots for sequence in self.waiting), "a waiting sequence holds slots"
         self._pool.check(sequence.slots for sequence in self.running)
@@ -100,17 +95,29 @@ class Scheduler:
         sequence = self.running.pop()
         self._pool.release(sequence.slots)
         sequence.num_computed = sequence.num_named = 0
-        self.waiting.appendleft(sequence)
+        self.waiting.push_back(sequence)
         self.num_preemptions += 1
         return sequence
 
     def _can_admit(self) -> bool:
-        has_place = bool(self.waiting) and len(self.running) < self._max_running
-        return has_place and self._prefixes.can_admit(self.waiting[0])
+        if len(self.running) >= self.max_running:
+            return False
+        sequence = self.waiting.first()
+        if sequence is None:
+            return False
+        if self._prefixes.can_admit(sequence):
+            return True
+        if sequence is not self._held_up:
+            self._held_up = sequence
+            self.num_held_up += 1
+        return False
 
     def _admit(self) -> Sequence:
         """The first in line runs. It takes the slots of all its tokens now, so a prefill once begun needs no more."""
-        sequence = self.waiting.popleft()
+        sequence = self.waiting.pop()
+        if sequence.place is None:
+            sequence.place = next(self._places)
         self._prefixes.admit(sequence)
         self.running.append(sequence)
+        self.num_admissions += 1
         return sequence

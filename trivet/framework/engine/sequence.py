@@ -10,11 +10,12 @@ from typing import Literal
 
 from trivet._native import Draw
 from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.terms import DEFAULT_TERMS, Terms
 from trivet.framework.engine.text import TextOutput
 from trivet.framework.memory.chain import Chain
 from trivet.framework.memory.tiers import Fetch
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,19 @@ class Request:
     params: SamplingParams
     seed: int
     cache_salt: str = ""  # only requests of one salt share what was computed of their prompts
+    terms: Terms = DEFAULT_TERMS
 
 
-def new_request(request_id: str, prompt: Tokens[int], params: SamplingParams, cache_salt: str = "") -> Request:
+def new_request(
+    request_id: str,
+    prompt: Tokens[int],
+    params: SamplingParams,
+    cache_salt: str = "",
+    terms: Terms = DEFAULT_TERMS,
+) -> Request:
     """A request as it arrives. Without a seed it gets a random one of 63 bits."""
     seed = secrets.randbits(63) if params.seed is None else params.seed
-    return Request(request_id, tuple(prompt), params, seed, cache_salt)
+    return Request(request_id, tuple(prompt), params, seed, cache_salt, terms)
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +51,7 @@ class Sequence:
 
     request: Request
     index: int  # which of the request's n choices
-    order: int  # by arrival, unique; the earlier is served first and preempted last
+    order: int  # by arrival, unique
     max_length: int  # tokens, prompt included, at which it finishes
     stop_ids: frozenset[int]  # tokens that finish it
     draw: Draw  # how its tokens are chosen
@@ -55,6 +63,7 @@ class Sequence:
     num_named: int = 0  # its first slots, full and to be found by others; those it shares are among them
     chain: Chain | None = None  # the names of its full blocks, once somebody asked
     fetch: Fetch | None = None  # what it waits for, of its prefix
+    place: int | None = None  # in the line of those whose turn has come; the newest steps back first
     scheduled_s: float | None = None  # when it first ran
     first_token_s: float | None = None
     last_token_s: float | None = None

@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from trivet.base.errors import RequestError, TrivetError, UnavailableError
+from trivet.base.errors import OverloadedError, RequestError, TrivetError, UnavailableError
 from trivet.framework.engine.engine import Delta, Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
+from trivet.framework.engine.terms import DEFAULT_TERMS, Terms
 
 _log = logging.getLogger(__name__)
 
@@ -85,14 +86,21 @@ class AsyncEngine:
         self._thread.start()
 
     def generate(
-        self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str, *, cache_salt: str = ""
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        cache_salt: str = "",
+        terms: Terms = DEFAULT_TERMS,
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of a request, until all of its `n` choices have finished. Closing the iterator aborts it.
 
         A request that cannot be served raises here, before anything is computed: RequestError for what was asked,
-        UnavailableError while draining or stopped. It joins the line when the first delta is asked for.
+        UnavailableError while draining or stopped. It joins the line when the first delta is asked for, and raises
+        OverloadedError then if the engine is full.
         """
-        request = new_request(request_id, prompt_ids, params, cache_salt)
+        request = new_request(request_id, prompt_ids, params, cache_salt, terms)
         self._engine.validate(request)
         self._check_accepting()
         return self._deltas(request)
@@ -204,7 +212,7 @@ class AsyncEngine:
     def _add(self, message: _Add) -> None:
         try:
             self._engine.add(message.request)
-        except RequestError as error:
+        except (RequestError, OverloadedError) as error:
             self._post([(message.mailbox, error)])
             return
         self._mailboxes[message.request.request_id] = message.mailbox

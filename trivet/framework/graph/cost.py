@@ -5,6 +5,8 @@ It measures nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from trivet.framework.graph.ir import Graph, Node
@@ -36,6 +38,40 @@ def streamed_bytes(graph: Graph, batch: Batch) -> int:
 def flops(graph: Graph, batch: Batch) -> int:
     """The operations of this step, two for each multiply-add."""
     return sum(node_flops(graph, node, batch) for node in graph.nodes)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The least that any step of a graph costs, as coefficients: `streamed_bytes` and `flops` without a batch."""
+
+    body_bytes: int  # weights that every step reads
+    head_bytes: int  # and those that it reads where a row's logits are wanted
+    context_bytes: int  # for each position of each sequence's context
+    token_flops: int
+    row_flops: int
+    attended_flops: int  # for each pair of a token and a position it looks at
+
+
+_NOTHING = {"tokens": 0, "rows": 0, "sequences": 0, "context": 0, "attended": 0}
+
+
+def step_cost(graph: Graph) -> StepCost:
+    """The coefficients of `graph`, asked of its contracts one size at a time: they are sums of products of sizes."""
+    body = head = context = tokens = rows = attended = 0
+    for node in graph.nodes:
+        contract, call = operator_named(node.operator), graph.call(node)
+        fixed = contract.bytes(call, _NOTHING)
+        idle = contract.flops(call, _NOTHING)
+        row_flops = contract.flops(call, {**_NOTHING, "rows": 1}) - idle
+        if row_flops:
+            head += fixed
+        else:
+            body += fixed
+        rows += row_flops
+        context += contract.bytes(call, {**_NOTHING, "context": 1}) - fixed
+        tokens += contract.flops(call, {**_NOTHING, "tokens": 1}) - idle
+        attended += contract.flops(call, {**_NOTHING, "attended": 1}) - idle
+    return StepCost(body, head, context, tokens, rows, attended)
 
 
 def stream_bytes(graph: Graph) -> dict[str, int]:

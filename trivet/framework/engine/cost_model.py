@@ -1,0 +1,144 @@
+"""How long a step will take, told from what its operators must move and compute, corrected by what steps did take.
+
+Each part of a step is bound by memory or by arithmetic, whichever takes longer; the parts follow one another. What a
+byte and an operation cost is learned: at first from a few steps of known size, then from every step that is run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trivet.framework.engine.chunk import Chunk
+from trivet.framework.graph.cost import StepCost, step_cost
+from trivet.framework.graph.plan import BoundPlan
+from trivet.framework.graph.profile import one_sequence
+
+_GAIN = 0.1  # of an error, how much one step corrects: slower than noise, faster than a change of the machine's clock
+_MAX_ERROR = 1.0  # of its predicted time: a step that met something else teaches no more than this
+_PROBE_TOKENS, _PROBE_CONTEXT = 32, 1024
+_PROBE_S = 0.5  # a probe is repeated for so long at most
+_PROBE_RUNS = 3
+_FIT_ROUNDS = 200
+
+
+class Work(NamedTuple):
+    """How much a step has to do."""
+
+    num_tokens: int = 0
+    num_rows: int = 0  # whose logits are wanted
+    context: int = 0  # positions read, over all sequences
+    attended: int = 0  # pairs of a token and a position it looks at
+
+    def plus(self, position: int, num_tokens: int, num_rows: int = 1) -> Work:
+        """This and `num_tokens` more of one sequence, from `position` on."""
+        end = position + num_tokens
+        pairs = num_tokens * position + num_tokens * (num_tokens + 1) // 2
+        return Work(self.num_tokens + num_tokens, self.num_rows + num_rows, self.context + end, self.attended + pairs)
+
+
+def work_of(chunks: Iterable[Chunk]) -> Work:
+    num_tokens = num_rows = context = attended = 0
+    for sequence, count in chunks:
+        position = sequence.num_computed
+        num_tokens += count
+        num_rows += position + count == len(sequence.tokens)
+        context += position + count
+        attended += count * position + count * (count + 1) // 2
+    return Work(num_tokens, num_rows, context, attended)
+
+
+@dataclass
+class Rates:
+    """Seconds: of a step in any case, for each row, for a byte of weights or of KV cache, for an operation."""
+
+    step: float = 1e-4
+    row: float = 1e-5
+    weight_byte: float = 1e-10
+    linear_flop: float = 2e-11
+    cache_byte: float = 1e-10
+    attention_flop: float = 2e-11
+
+
+def rates_of(bytes_per_s: float, flops_per_s: float, step_s: float = 1e-4, row_s: float = 1e-5) -> Rates:
+    """What a device promises that moves so many bytes a second and does so many operations."""
+    return Rates(step_s, row_s, 1 / bytes_per_s, 1 / flops_per_s, 1 / bytes_per_s, 1 / flops_per_s)
+
+
+class CostModel:
+    """Predicts steps of one graph on one device. Prediction never falls when a step gets more to do."""
+
+    def __init__(self, cost: StepCost, rates: Rates) -> None:
+        self.cost = cost
+        self.rates = rates
+
+    def predict(self, work: Work) -> float:
+        """Seconds of a step."""
+        return sum(seconds for _, seconds in self.parts(work))
+
+    def parts(self, work: Work) -> list[tuple[str, float]]:
+        """The rates that bind this step, each with the seconds that it accounts for."""
+        cost, rates = self.cost, self.rates
+        body = _longer(("weight_byte", cost.body_bytes * rates.weight_byte),
+                       ("linear_flop", cost.token_flops * work.num_tokens * rates.linear_flop))  # fmt: skip
+        attention = _longer(("cache_byte", cost.context_bytes * work.context * rates.cache_byte),
+                            ("attention_flop", cost.attended_flops * work.attended * rates.attention_flop))  # fmt: skip
+        parts = [("step", rates.step), body, attention]
+        if work.num_rows:  # without one, the head does not run
+            parts.append(("row", work.num_rows * rates.row))
+            parts.append(_longer(("weight_byte", cost.head_bytes * rates.weight_byte),
+                                 ("linear_flop", cost.row_flops * work.num_rows * rates.linear_flop)))  # fmt: skip
+        return parts
+
+    def learn(self, work: Work, seconds: float, gain: float = _GAIN) -> None:
+        """A step of so much work took so long: what bound it costs a little more, or less, than was thought.
+
+        The error is shared out by what each part accounts for (normalised least mean squares, in relative terms), so
+        a rate stays above zero and one that did not bind learns nothing.
+        """
+        shares: dict[str, float] = {}
+        predicted = 0.0
+        for name, part in self.parts(work):
+            shares[name] = shares.get(name, 0.0) + part
+            predicted += part
+        error = min(seconds / predicted - 1, _MAX_ERROR) * gain
+        norm = sum(part * part for part in shares.values()) / predicted
+        for name, part in shares.items():
+            setattr(self.rates, name, getattr(self.rates, name) * max(0.5, 1 + error * part / norm))
+
+    def most_tokens(self, work: Work, position: int, num_tokens: int, target_s: float) -> int:
+        """How many of a sequence's next `num_tokens`, from `position` on, fit beside `work` into `target_s` seconds."""
+        fits, beyond = 0, num_tokens + 1
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            if self.predict(work.plus(position, middle)) <= target_s:
+                fits = middle
+            else:
+                beyond = middle
+        return fits
+
+
+def calibrated(plan: BoundPlan, clock: Callable[[], float] = time.perf_counter) -> CostModel:
+    """A model of `plan` on this device, fitted to a few steps that are run now. Nothing else may use the plan."""
+    model = CostModel(step_cost(plan.graph), Rates())
+    room = min(plan.limits.max_context, plan.num_slots * plan.slot_tokens, _PROBE_CONTEXT)
+    many = min(plan.limits.max_tokens, room, _PROBE_TOKENS)
+    measured = []
+    for past, num_tokens in dict.fromkeys([(0, 1), (0, many), (room - 1, 1), (room - many, many)]):
+        batch = one_sequence(num_tokens, past, plan.slot_tokens)
+        times: list[float] = []
+        while len(times) < _PROBE_RUNS and sum(times) < _PROBE_S:
+            start = clock()
+            plan.run(batch)
+            times.append(clock() - start)
+        measured.append((Work().plus(past, num_tokens), min(times)))
+    for _ in range(_FIT_ROUNDS):
+        for work, seconds in measured:
+            model.learn(work, seconds, gain=0.5)
+    return model
+
+
+def _longer(one: tuple[str, float], other: tuple[str, float]) -> tuple[str, float]:
+    return one if one[1] >= other[1] else other
