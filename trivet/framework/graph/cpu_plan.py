@@ -55,15 +55,7 @@ class CpuPlan:
         self._team = team
         self._weights = weights
         self._pool = Arena(slots.pool_bytes(num_slots), "KV pool", "--kv-memory")
-        self._sizes = {
-            "tokens": limits.max_tokens,
-            "rows": limits.max_rows,
-            "sequences": limits.max_sequences,
-            "sequence_starts": limits.max_sequences + 1,
-            "max_slots": slots.slots_for(limits.max_context),
-            "num_slots": num_slots,
-            "slot_tokens": slots.slot_tokens,
-        }
+        self._sizes = _sizes(limits, slots, num_slots)
         placed = _Activations(graph, self._sizes, kept)
         self._activations = Arena(placed.total_bytes, "activations", "--max-step-tokens")
         self._strides = placed.strides
@@ -176,6 +168,24 @@ class CpuPlan:
         operands = zip(names, (*node.inputs, *node.outputs), strict=True)
         append(self._program, lowered, {argument: self._operands[n] for argument, n in operands if n is not None})
         self.nodes.append(node)
+
+
+def activation_bytes(graph: Graph, limits: Limits, slots: SlotLayout) -> int:
+    """What a plan of `graph` within these limits reserves for activations, told without binding one."""
+    return _Activations(graph, _sizes(limits, slots, 1), ()).total_bytes
+
+
+def _sizes(limits: Limits, slots: SlotLayout, num_slots: int) -> dict[str, int]:
+    """The sizes of named axes that memory is reserved for."""
+    return {
+        "tokens": limits.max_tokens,
+        "rows": limits.max_rows,
+        "sequences": limits.max_sequences,
+        "sequence_starts": limits.max_sequences + 1,
+        "max_slots": slots.slots_for(limits.max_context),
+        "num_slots": num_slots,
+        "slot_tokens": slots.slot_tokens,
+    }
 
 
 class _Activations:
