@@ -56,3 +56,15 @@ def test_the_engines_share_is_measured_both_ways_with_every_sampling(
         (row["through"], row["sampling"]) for row in rows
     ]
     assert all(0 < float(row["sampler_share"]) < 1 and 0 < float(row["engine_share"]) < 1 for row in rows)
+
+
+def test_the_engines_own_time_is_measured_by_the_number_of_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = script("null_plan", tmp_path / "null_plan.csv", tmp_path, monkeypatch)
+    result = CliRunner().invoke(module.null_plan, ["--sequences", "1", "--sequences", "5", "--repeats", "2"])
+    rows = list(csv.DictReader((tmp_path / "null_plan.csv").open()))
+
+    assert 0 == result.exit_code, result.output
+    assert ["1", "5"] == [row["running"] for row in rows]
+    assert all(0 < float(row["step_ms"]) for row in rows)

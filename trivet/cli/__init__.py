@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "up": "Check the host, the operators and the model, then serve it",
     "doctor": "Say what this host is, and which leg cannot carry",
     "plan": "Say whether a model fits a device, and what bounds it there",
+    "replay": "Replay a public trace of requests on a simulated device",
     "convert": "Turn a checkpoint into a package that loads fast",
     "load": "Load a model and say where the time went",
     "serve": "Serve a model over the OpenAI API, without the checks of `up`",

@@ -54,7 +54,8 @@ class Scheduler:
         """The chunks of the next step; their slots are held from here on. Empty only when nobody runs, and nobody
         waits or the next waits for its prefix."""
         self._make_room()
-        chunks = [Chunk(sequence, 1) for sequence in self.running if sequence.num_pending == 1]
+        # `num_pending`, written out: it is asked of every runner in every step.
+        chunks = [Chunk(each, 1) for each in self.running if len(each.tokens) - each.num_computed == 1]
         step = self._budget.begin(chunks)
         if len(chunks) < len(self.running):
             for sequence in self.running:

@@ -1,0 +1,114 @@
+"""`trivet replay`: a public trace through the real scheduler, on a device whose clock is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trivet.cli.options import Size
+
+if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
+    from trivet.framework.engine.replay.simulation import Served
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--device", metavar="CHIP", help="An Ascend chip, such as 910B3  [default: this host's processor]")
+@click.option("--kv-memory", type=Size(), help="Size of the KV pool  [default: what the weights leave]")
+@click.option("--slot-tokens", type=click.IntRange(1), help="Tokens of a slot  [default: those that fit 2 MiB]")
+@click.option("--context", type=click.IntRange(1), help="Positions of a sequence  [default: the model's]")
+@click.option("--max-sequences", type=click.IntRange(1), default=64, show_default=True, help="Sequences of one step")
+@click.option("--max-step-tokens", type=click.IntRange(1), default=512, show_default=True, help="Tokens of one step")
+@click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS", help="As `trivet serve` takes it")
+@click.option("--target-ttft", type=click.FloatRange(0, min_open=True), metavar="MS", help="As `trivet serve` takes it")
+@click.option(
+    "--max-waiting", type=click.IntRange(1), default=512, show_default=True, help="As `trivet serve` takes it"
+)
+@click.option(
+    "--speedup",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Let requests arrive so many times as fast",
+)
+@click.option("--requests", type=click.IntRange(1), help="Only the first of them")
+@click.option(
+    "--tier", "tiers", type=Size(), multiple=True,
+    help="Also say how much of the prompts a tier of this size would hold; may be repeated",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON")
+def replay(
+    trace: Path, model: Path, device: str | None, kv_memory: int | None, slot_tokens: int | None, context: int | None,
+    max_sequences: int, max_step_tokens: int, target_itl: float | None, target_ttft: float | None, max_waiting: int,
+    speedup: float, requests: int | None, tiers: tuple[int, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Replay TRACE against the scheduler as it would serve MODEL on a device, and say what its clients would see.
+
+    TRACE is Mooncake's .jsonl, Azure's .csv or ServeGen's folder, as published; MODEL as for `trivet plan`.
+    """
+    from dataclasses import asdict, replace
+
+    from trivet.base.errors import ResourceError
+    from trivet.base.units import format_bytes
+    from trivet.cli.options import targets_of
+    from trivet.cli.plan import chip_room, host_room, read_config
+    from trivet.framework.engine.capacity import capacity
+    from trivet.framework.engine.cost_model import CostModel
+    from trivet.framework.engine.replay.hit_rates import hit_rates
+    from trivet.framework.engine.replay.simulation import Simulation
+    from trivet.framework.engine.replay.trace import PREFIX_TOKENS, read_trace
+    from trivet.framework.graph.cost import step_cost
+    from trivet.framework.memory.slots import SlotPool
+    from trivet.framework.model.loader import model_graph
+
+    arrivals = [replace(arrival, at_s=arrival.at_s / speedup) for arrival in read_trace(trace, requests)]
+    config = read_config(model)
+    graph = model_graph(config, "bfloat16", device="cpu" if device is None else "npu")
+    room = host_room() if device is None else chip_room(device, "bfloat16")
+    if room.rates is None:
+        raise ResourceError(f"--device {room.name}: no bandwidth of this chip is published", "--device 910B3")
+    positions = context or config.max_context
+    found = capacity(graph, room, positions, max_sequences, max_step_tokens)
+    tokens = slot_tokens or found.slot_tokens
+    num_slots = (kv_memory or found.kv_room_bytes) // (tokens * found.kv_token_bytes)
+    if num_slots == 0:
+        raise ResourceError(f"memory: no slot of {tokens} tokens fits", "raise --kv-memory, or lower --slot-tokens")
+    simulation = Simulation(
+        SlotPool(num_slots, tokens), CostModel(step_cost(graph), room.rates),
+        targets_of(target_itl, target_ttft, max_waiting), positions, max_step_tokens, max_sequences,
+    )  # fmt: skip
+    served = simulation.run(arrivals)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(asdict(served))).decode())
+        return
+    print_served(served, room.name, num_slots, tokens)
+    for size in tiers:
+        num_blocks = size // (found.kv_token_bytes * PREFIX_TOKENS)
+        rate = hit_rates(arrivals, [num_blocks])[num_blocks]
+        click.echo(f"tier         {format_bytes(size)} would hold {rate:.1%} of prompts' blocks")
+
+
+def print_served(served: Served, device: str, num_slots: int, slot_tokens: int) -> None:
+    from trivet.base.units import format_seconds
+
+    def times(seconds: dict[str, float]) -> str:
+        return ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())
+
+    rows = [
+        ("device", f"{device}, simulated: {num_slots} slots of {slot_tokens} tokens"),
+        ("requests", f"{served.num_finished} of {served.num_requests} answered in {format_seconds(served.duration_s)}; "
+         f"{served.num_refused} refused, {served.num_too_long} too long"),
+        ("first token", times(served.ttft_s)),
+        ("gap", times(served.itl_s)),
+        ("goodput", f"{served.goodput:.2f} requests/s within the targets, {served.tokens_per_s:.0f} tokens/s"),
+        ("slots", f"{served.allocation_success:.1%} of requests had theirs at once, {served.num_preemptions} "
+         f"preemptions; {served.usage:.0%} held, {served.internal_fragmentation:.1%} of that empty"),
+        ("prefixes", f"{served.hit_rate:.1%} of prompts' tokens were in the pool already"),
+    ]  # fmt: skip
+    for name, text in rows:
+        click.echo(f"{name:<12} {text}")

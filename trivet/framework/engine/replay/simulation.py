@@ -1,0 +1,190 @@
+"""Arrivals through the real scheduler and the real slot pool; only the device is a clock that the cost model moves."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Arrivals
+from dataclasses import dataclass
+
+import numpy as np
+
+from trivet.framework.engine.budget import Budget
+from trivet.framework.engine.chunk import Chunk
+from trivet.framework.engine.cost_model import CostModel, work_of
+from trivet.framework.engine.params import SamplingParams
+from trivet.framework.engine.prefixes import Prefixes
+from trivet.framework.engine.replay.trace import PREFIX_TOKENS, Arrival
+from trivet.framework.engine.sampler import to_draw
+from trivet.framework.engine.scheduler import Scheduler
+from trivet.framework.engine.sequence import Request, Sequence
+from trivet.framework.engine.targets import Targets, refusal
+from trivet.framework.engine.wait import Stay, first_token_wait_s
+from trivet.framework.memory.slots import SlotPool
+
+_PARAMS = SamplingParams()
+_ANSWER = 1 << 30  # tokens from here on are one request's own
+_DRAW = to_draw(_PARAMS, 1, seed=0, choice=0, stop_ids=())  # nothing is chosen here: answers have the trace's lengths
+
+
+@dataclass(frozen=True)
+class Served:
+    """What became of a trace. Times are simulated seconds; a share or a quantile of nothing is 0."""
+
+    num_requests: int
+    num_finished: int
+    num_refused: int
+    num_too_long: int  # for the context or the pool: refused whatever the load
+    num_preemptions: int
+    num_steps: int
+    duration_s: float
+    ttft_s: dict[str, float]  # "p50", "p90", "p99"
+    itl_s: dict[str, float]
+    goodput: float  # finished requests a second whose first token and mean gap met the targets
+    tokens_per_s: float  # of answers
+    allocation_success: float  # requests that never waited for slots, nor gave them back, of those that ran
+    internal_fragmentation: float  # of the slots held, what no token is in, averaged over time
+    usage: float  # of the pool, averaged over time
+    hit_rate: float  # of the tokens of prompts, those that were found in the pool
+
+
+class Simulation:
+    """One run. The context and the pool bound a sequence as they do in the engine."""
+
+    def __init__(
+        self, pool: SlotPool, costs: CostModel, targets: Targets, max_context: int, max_step_tokens: int,
+        max_running: int,
+    ) -> None:  # fmt: skip
+        self._pool = pool
+        self._costs = costs
+        self._targets = targets
+        self._max_length = min(max_context, pool.num_slots * pool.slot_tokens)
+        self._budget = Budget(max_step_tokens, costs, targets.itl_s)
+        self._prefixes = Prefixes(pool, clock=lambda: self._now)
+        self._scheduler = Scheduler(pool, self._budget, max_running, self._prefixes)
+        self._stay = Stay()
+        self._now = 0.0
+        self._ttft_s, self._itl_s = array("d"), array("d")
+        self._stalled: set[int] = set()  # orders of those that waited for slots, or gave them back
+        self._num_started = self._num_finished = self._num_good = self._num_refused = self._num_too_long = 0
+        self._num_steps = self._num_tokens = 0
+        self._held_s = self._empty_s = self._pool_s = (
+            0.0  # tokens of held slots, of their empty ends, of all; times seconds
+        )
+
+    def run(self, arrivals: Arrivals[Arrival]) -> Served:
+        """Everything from the first arrival to the last answer."""
+        left = list(reversed(arrivals))
+        order = 0
+        while left or self._scheduler.running or len(self._scheduler.waiting):
+            while left and left[-1].at_s <= self._now:
+                self._arrive(left.pop(), order)
+                order += 1
+            if self._scheduler.running or len(self._scheduler.waiting):
+                self._step()
+            elif left:
+                self._now = left[-1].at_s
+        self._scheduler.check()
+        assert self._pool.num_free == self._pool.num_slots, "all have ended, and a slot is held"
+        return self._served(len(arrivals))
+
+    def _arrive(self, arrival: Arrival, order: int) -> None:
+        if arrival.num_prompt + arrival.num_answer > self._max_length:
+            self._num_too_long += 1
+            return
+        wait_s = None
+        if self._targets.ttft_s is not None:
+            wait_s = first_token_wait_s(
+                self._scheduler, self._budget, self._costs, self._stay, arrival.num_prompt, num_new=1
+            )
+        if refusal(self._targets, len(self._scheduler.waiting), 1, wait_s, None) is not None:
+            self._num_refused += 1
+            return
+        request = Request(str(order), _tokens(arrival, order), _PARAMS, 0)
+        length = arrival.num_prompt + arrival.num_answer
+        sequence = Sequence(request, 0, order, length, frozenset(), _DRAW, None, arrival.at_s)
+        self._scheduler.add(sequence)
+
+    def _step(self) -> None:
+        scheduler = self._scheduler
+        held_up, preempted = scheduler.num_held_up, scheduler.num_preemptions
+        chunks = scheduler.schedule()
+        if scheduler.num_held_up > held_up and (first := scheduler.waiting.first()) is not None:
+            self._stalled.add(first.order)
+        if scheduler.num_preemptions > preempted:
+            self._stalled.update(each.order for each in scheduler.waiting if each.place is not None)
+        seconds = self._costs.predict(work_of(chunks))
+        self._watch_pool(seconds)
+        started, self._now = self._now, self._now + seconds
+        self._num_steps += 1
+        for chunk in chunks:
+            self._compute(chunk, started)
+
+    def _compute(self, chunk: Chunk, started: float) -> None:
+        sequence, num_tokens = chunk
+        if sequence.scheduled_s is None:
+            sequence.scheduled_s = started
+            self._num_started += 1
+        sequence.num_computed += num_tokens
+        self._prefixes.computed(sequence)
+        if sequence.num_pending:
+            return
+        sequence.tokens.append(_ANSWER + sequence.order)
+        self._num_tokens += 1
+        if sequence.last_token_s is None:
+            sequence.first_token_s = self._now
+            self._ttft_s.append(self._now - sequence.arrival_s)
+        else:
+            self._itl_s.append(self._now - sequence.last_token_s)
+        sequence.last_token_s = self._now
+        if len(sequence.tokens) == sequence.max_length:
+            self._finish(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        self._prefixes.leave(sequence)
+        self._scheduler.remove(sequence)
+        self._num_finished += 1
+        assert sequence.first_token_s is not None and sequence.scheduled_s is not None
+        self._stay.note(self._now - sequence.scheduled_s)
+        gap_s = (self._now - sequence.first_token_s) / max(1, sequence.num_generated - 1)
+        limits = ((sequence.first_token_s - sequence.arrival_s, self._targets.ttft_s), (gap_s, self._targets.itl_s))
+        self._num_good += all(limit is None or seconds <= limit for seconds, limit in limits)
+
+    def _watch_pool(self, seconds: float) -> None:
+        pool = self._pool
+        self._held_s += (pool.num_slots - pool.num_free) * pool.slot_tokens * seconds
+        runners = self._scheduler.running
+        self._empty_s += sum(len(each.slots) * pool.slot_tokens - len(each.tokens) for each in runners) * seconds
+        self._pool_s += pool.num_slots * pool.slot_tokens * seconds
+
+    def _served(self, num_requests: int) -> Served:
+        duration_s = max(self._now, 1e-9)
+        return Served(
+            num_requests=num_requests,
+            num_finished=self._num_finished,
+            num_refused=self._num_refused,
+            num_too_long=self._num_too_long,
+            num_preemptions=self._scheduler.num_preemptions,
+            num_steps=self._num_steps,
+            duration_s=self._now,
+            ttft_s=_quantiles(self._ttft_s),
+            itl_s=_quantiles(self._itl_s),
+            goodput=self._num_good / duration_s,
+            tokens_per_s=self._num_tokens / duration_s,
+            allocation_success=1 - len(self._stalled) / max(1, self._num_started),
+            internal_fragmentation=self._empty_s / self._held_s if self._held_s else 0.0,
+            usage=self._held_s / self._pool_s if self._pool_s else 0.0,
+            hit_rate=self._prefixes.counts.pool / max(1, self._prefixes.counts.asked),
+        )
+
+
+def _tokens(arrival: Arrival, order: int) -> tuple[int, ...]:
+    """A prompt with as much in common with others as the trace says: equal blocks are equal tokens."""
+    shared = tuple(block for block in arrival.blocks for _ in range(PREFIX_TOKENS))[: arrival.num_prompt]
+    return shared + (_ANSWER + order,) * (arrival.num_prompt - len(shared))
+
+
+def _quantiles(seconds: array[float]) -> dict[str, float]:
+    if not seconds:
+        return {"p50": 0.0, "p90": 0.0, "p99": 0.0}
+    found = np.quantile(np.frombuffer(seconds, np.float64), (0.5, 0.9, 0.99))
+    return dict(zip(("p50", "p90", "p99"), map(float, found), strict=True))

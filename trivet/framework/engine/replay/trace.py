@@ -1,0 +1,133 @@
+"""Traces of requests as they are published: when each came, how long it was, and what of it others had in common.
+
+Mooncake's lines of JSON (github.com/kvcache-ai/Mooncake, FAST25-release/traces), Azure's CSV
+(github.com/Azure/AzurePublicDataset, 2023), and ServeGen's folder of clients (github.com/alibaba/ServeGen), which is a
+distribution to draw from. None has text: lengths and times only.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from ast import literal_eval
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from trivet.base.errors import TrivetError
+
+PREFIX_TOKENS = 512  # of a block in Mooncake's traces
+_SERVEGEN_RATE_S, _SERVEGEN_LENGTHS_S = 600, 21600  # of a client's rates, and of its distributions of lengths
+_SEED = 7  # a trace that is drawn is the same trace each time
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    at_s: float  # since the first
+    num_prompt: int
+    num_answer: int
+    blocks: tuple[int, ...] = ()  # of 512 tokens of the prompt; equal numbers mean equal text up to there
+
+
+def read_trace(path: Path, most: int | None = None) -> list[Arrival]:
+    """The first `most` arrivals of a trace, in order; those without a prompt or an answer are left out.
+
+    Raises TrivetError when there is none at `path`, or a line is none of a known format.
+    """
+    if not path.exists():
+        raise TrivetError(f"{path} does not exist", "give a trace of Mooncake, Azure or ServeGen")
+    read = next((read for claims, read in _READERS if claims(path)), None)
+    if read is None:
+        raise TrivetError(f"{path} is no trace that is known", "Mooncake's .jsonl, Azure's .csv, or ServeGen's folder")
+    try:
+        drawn = list(islice((each for each in read(path) if each.num_prompt > 0 and each.num_answer > 0), most))
+    except (ValueError, KeyError, TypeError, IndexError, SyntaxError) as error:
+        raise TrivetError(f"{path}: a line is not of the format: {error!r}", "give the trace as published") from None
+    if not drawn:
+        raise TrivetError(f"{path} has no requests", "give the trace as published")
+    first = min(arrival.at_s for arrival in drawn)
+    return sorted(
+        (Arrival(each.at_s - first, each.num_prompt, each.num_answer, each.blocks) for each in drawn),
+        key=lambda each: each.at_s,
+    )
+
+
+def _mooncake(path: Path) -> Iterator[Arrival]:
+    with path.open(encoding="utf-8") as opened:
+        for line in opened:
+            row = json.loads(line)
+            blocks = tuple(row["hash_ids"])
+            yield Arrival(row["timestamp"] / 1e3, int(row["input_length"]), int(row["output_length"]), blocks)
+
+
+def _azure(path: Path) -> Iterator[Arrival]:
+    with path.open(encoding="utf-8", newline="") as opened:
+        for row in csv.DictReader(opened):
+            at = datetime.fromisoformat(row["TIMESTAMP"][:26])  # seven digits of a second, Python takes six
+            yield Arrival(at.timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+
+
+def _servegen(path: Path) -> Iterator[Arrival]:
+    """Drawn: gaps between arrivals of each client's mean and variation, lengths of its distributions."""
+    draws = np.random.default_rng(_SEED)
+    windows: dict[float, list[tuple[float, float, _Lengths]]] = defaultdict(list)
+    for rates in sorted(path.glob("chunk-*-trace.csv")):
+        lengths = _Lengths(rates.with_name(rates.name.replace("-trace.csv", "-dataset.json")))
+        with rates.open(encoding="utf-8", newline="") as opened:
+            for start, rate, variation, *_ in csv.reader(opened):
+                if float(rate) > 0:
+                    windows[float(start)].append((float(rate), float(variation), lengths))
+    for start_s, clients in sorted(windows.items(), key=lambda window: window[0]):
+        drawn = [arrival for client in clients for arrival in _client(start_s, *client, draws)]
+        yield from sorted(drawn, key=lambda each: each.at_s)
+
+
+class _Lengths:
+    """A client's distributions of lengths, for each six hours; one is parsed when it is first drawn from."""
+
+    def __init__(self, path: Path) -> None:
+        self._windows = json.loads(path.read_text(encoding="utf-8"))
+        self._parsed: dict[str, dict[str, dict[int, float]]] = {}
+
+    def at(self, start_s: float) -> dict[str, dict[int, float]]:
+        key = str(int(start_s // _SERVEGEN_LENGTHS_S * _SERVEGEN_LENGTHS_S))
+        if key not in self._parsed:
+            texts = self._windows.get(key, {})
+            self._parsed[key] = {
+                name: literal_eval(texts.get(name, "{}")) for name in ("input_tokens", "output_tokens")
+            }
+        return self._parsed[key]
+
+
+def _client(
+    start_s: float, rate: float, variation: float, lengths: _Lengths, draws: np.random.Generator
+) -> list[Arrival]:
+    """The arrivals of one client in the ten minutes from `start_s` on."""
+    spread = lengths.at(start_s)
+    if not all(spread.values()):
+        return []
+    shape = 1 / max(variation, 1e-3) ** 2
+    times = np.cumsum(draws.gamma(shape, 1 / (rate * shape), int(_SERVEGEN_RATE_S * rate * 3) + 1))
+    times = times[times < _SERVEGEN_RATE_S]
+    prompts, answers = (_drawn(spread[name], len(times), draws) for name in ("input_tokens", "output_tokens"))
+    return [
+        Arrival(start_s + float(at), int(prompt), int(answer))
+        for at, prompt, answer in zip(times, prompts, answers, strict=True)
+    ]
+
+
+def _drawn(spread: dict[int, float], count: int, draws: np.random.Generator) -> np.ndarray:
+    shares = np.array(list(spread.values()), float)
+    return draws.choice(np.array(list(spread), int), count, p=shares / shares.sum())
+
+
+_READERS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Iterator[Arrival]]], ...] = (
+    (lambda path: path.suffix == ".jsonl", _mooncake),
+    (lambda path: path.suffix == ".csv", _azure),
+    (lambda path: path.is_dir() and any(path.glob("chunk-*-trace.csv")), _servegen),
+)
