@@ -153,14 +153,23 @@ def setting_lines() -> list[str]:
 
 def check_lines() -> list[str]:
     rows = (
-        (each.code, f"`{each.name}`", ", ".join(f"`{name}`" for name in each.needs), each.source) for each in CHECKS
+        (
+            each.code,
+            f"`{each.name}`",
+            each.layer,
+            each.severity,
+            ", ".join(f"`{name}`" for name in each.needs),
+            each.source,
+        )
+        for each in CHECKS
     )
     return [
-        "The checks of the driver leg, in the order they are made. A check is named for what is wrong when it does not "
-        "pass, and is made only when those it needs have passed. What to do about each is printed beside it; see "
-        "[the doctor](../guide/doctor.md).",
+        "The doctor's checks, in the order they are made. A check is named for what is wrong when it does not pass, "
+        "and is made only when those it needs have passed. The severity is the worst it may say: what fails with "
+        "*block* keeps the layers above from being looked at, what fails with *error* does not. What to do about each "
+        "is printed beside it; see [the doctor](../guide/doctor.md).",
         "",
-        *_table(("code", "check", "needs", "where the rule comes from"), rows),
+        *_table(("code", "check", "layer", "severity", "needs", "where the rule comes from"), rows),
     ]
 
 
@@ -169,7 +178,7 @@ PAGES: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "operators.md": ("Operators", operator_lines),
     "metrics.md": ("Metrics", metric_lines),
     "settings.md": ("Settings", setting_lines),
-    "checks.md": ("Checks of the driver leg", check_lines),
+    "checks.md": ("Checks of the doctor", check_lines),
 }
 
 

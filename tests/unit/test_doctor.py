@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
 
-from trivet.base.errors import CheckpointError
+from tests.hosts import names, plant
+from trivet.base.errors import CheckpointError, ConfigError
 from trivet.cli.doctor import doctor
+from trivet.driver.checks import CHECKS
 from trivet.driver.need import need_of
-from trivet.driver.report import ranges
+from trivet.driver.summary import ranges
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
 OUTPUTS = Path(__file__).parents[1] / "fixtures" / "outputs"
@@ -17,7 +20,9 @@ EXPLAINED = Path(__file__).parents[1] / "fixtures" / "explain"
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(doctor, [str(each) for each in arguments], env={"TRIVET_CACHE": "/data/trivet"})
+    return CliRunner().invoke(
+        doctor, [str(each) for each in arguments], env={"TRIVET_CACHE": "/data/trivet", "LC_ALL": "C"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,10 +35,77 @@ def test_a_host_gives_its_report_and_exit_status(exit_code, name):
     assert exit_code == result.exit_code
 
 
+COMPOSED = [
+    (0, "a2"), (0, "a3"), (0, "310p"), (2, "wrong-firmware"), (3, "cann-too-new"), (3, "not-sourced"), (3, "two-canns"),
+    (2, "container-without-mounts"), (2, "owner-mismatch"), (2, "hot-device"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("exit_code", "name"), COMPOSED)
+def test_a_whole_host_gives_its_report_in_both_languages(exit_code, name, language, tmp_path):
+    result = invoke("--root", plant(name, tmp_path / name), "--lang", language)
+    report = HOSTS / f"{name}{'.zh' if language == 'zh' else ''}.txt"
+
+    assert report.read_text() == result.output
+    assert exit_code == result.exit_code
+
+
+def test_every_composed_host_has_its_report():
+    assert names() == tuple(name for _, name in COMPOSED)
+
+
+def test_a_pipeline_gets_a_case_for_each_check(tmp_path):
+    text = invoke("--root", plant("two-canns", tmp_path / "host"), "--format", "junit").output
+    root = ElementTree.fromstring(text)
+
+    assert {each.name for each in CHECKS} == {case.get("name") for case in root.iter("testcase")}
+    assert ["two_canns"] == [case.get("name") for case in root.iter("testcase") if case.find("failure") is not None]
+
+
+def test_a_page_gets_a_table_whose_cells_hold(tmp_path):
+    text = invoke("--root", plant("container-without-mounts", tmp_path / "host"), "--format", "markdown").output
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+
+    assert text.startswith("**The driver layer does not carry: driver_libraries_missing, ")
+    assert {6} == {row.replace("\\|", "").count("|") for row in rows}
+
+
+def test_two_formats_at_once_are_refused():
+    assert "two formats" in invoke("--json", "--format", "junit").output
+
+
+def test_what_a_release_wants_is_listed(tmp_path):
+    root = plant("cann-too-new", tmp_path / "host")
+    result = invoke("--root", root, "--want", "vllm-ascend==0.23.0")
+
+    assert result.output.startswith("vllm-ascend 0.23.0: 1 of 8 parts would have to change\n")
+    assert "→ driver         24.1.rc3 → 26.0.RC1, " in result.output
+    assert 2 == result.exit_code
+
+
+def test_a_release_that_is_at_home_asks_for_nothing(tmp_path):
+    result = invoke("--root", plant("a2", tmp_path / "host"), "--want", "vllm_ascend==v0.23.0", "--json")
+
+    assert 0 == result.exit_code
+    assert {True} == {part["fits"] for part in json.loads(result.output)["parts"]}
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [("is no NAME==VERSION", "vllm-ascend"), ("is no NAME==VERSION", "cuda==12.1"), ("no such release", "cann==99.0")],
+)
+def test_a_release_that_nobody_knows_is_refused_with_what_is_known(said, text):
+    result = invoke("--root", HOSTS / "epyc-vm", "--want", text)
+
+    assert isinstance(result.exception, ConfigError)
+    assert said in str(result.exception)
+
+
 def test_the_live_host_gets_a_report_that_begins_with_the_verdict():
     result = invoke()
 
-    assert result.output.startswith("The driver leg ")
+    assert result.output.startswith("The ")
     assert "\nRead\n  host     Linux " in result.output
 
 
@@ -41,21 +113,23 @@ def test_what_the_cpu_can_carry_without_its_npus_is_carried_when_the_cpu_is_aske
     result = invoke("--root", HOSTS / "kunpeng-container", "--device", "cpu")
 
     assert 0 == result.exit_code
-    assert result.output.startswith("The driver leg carries, with 7 warnings\n")
+    assert result.output.startswith("The host carries; warnings: ")
 
 
 def test_an_npu_that_is_asked_for_and_absent_fails():
     result = invoke("--root", HOSTS / "epyc-vm", "--device", "npu")
 
     assert 2 == result.exit_code
-    assert result.output.startswith("The driver leg does not carry: npu_absent\n")
+    assert result.output.startswith("The driver layer does not carry: npu_absent")
 
 
 def test_json_holds_verdict_findings_and_facts():
     body = json.loads(invoke("--root", HOSTS / "kunpeng-container", "--json").output)
 
     assert "failed" == body["verdict"]
-    assert {"code", "leg", "name", "outcome", "detail", "remedy", "source"} == set(body["findings"][0])
+    assert {"code", "severity", "leg", "layer", "name", "outcome", "detail", "remedy", "because", "source"} == set(
+        body["findings"][0]
+    )
     assert 1.5 == body["facts"]["cgroup"]["cpu_quota"]
 
 
@@ -94,7 +168,7 @@ def test_memory_and_disk_are_held_against_the_sizes_of_a_models_files(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     result = invoke("--root", HOSTS / "epyc-vm", "--model", tmp_path)
 
-    assert 2 == result.exit_code
+    assert 6 == result.exit_code
     assert "✗ memory_short: 23.0 GiB of memory available, at least 24.0 GiB needed\n" in result.output
     assert "disk_short" in result.output.partition("Ruled out")[2]
 
@@ -104,7 +178,7 @@ def test_a_package_needs_no_room_in_the_cache(tmp_path):
     (tmp_path / "trivet.json").write_text("{}")
     result = invoke("--root", HOSTS / "kunpeng-910b", "--model", tmp_path)
 
-    assert "The driver leg does not carry: memory_short" == result.output.splitlines()[0]
+    assert result.output.startswith("The user-config layer does not carry: memory_short")
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):

@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 Leg = Literal["driver", "operators", "framework"]
-Outcome = Literal["passed", "warning", "failed", "unknown", "skipped"]
+# Where to look. The words mean what they mean in `trivet doctor --explain`.
+Layer = Literal["user-config", "driver", "operator", "framework", "model", "network"]
+# A note is worth a word and no warning: it works as it is.
+Outcome = Literal["passed", "note", "warning", "failed", "unknown", "skipped"]
 
-_MARKS: dict[Outcome, str] = {"passed": "✓", "warning": "!", "failed": "✗", "unknown": "?", "skipped": "-"}
+# Of `trivet doctor`: that of the lowest layer at which something failed.
+EXIT_STATUS: dict[Layer, int] = {
+    "driver": 2, "operator": 3, "framework": 4, "model": 5, "user-config": 6, "network": 7,
+}  # fmt: skip
+
+_MARKS: dict[Outcome, str] = {"passed": "✓", "note": "i", "warning": "!", "failed": "✗", "unknown": "?", "skipped": "-"}
 
 
 @dataclass(frozen=True)
@@ -20,6 +28,8 @@ class Finding:
     outcome: Outcome
     detail: str  # what was read, in one sentence without a full stop
     remedy: tuple[str, ...] = ()  # commands or settings that mend it, in order
+    layer: Layer | None = None  # None where the leg says it all
+    because: str | None = None  # the check for whose sake this one was not made
 
     def line(self) -> str:
         return f"{_MARKS[self.outcome]} {self.name}: {self.detail}"
@@ -31,3 +41,8 @@ def verdict(findings: tuple[Finding, ...]) -> Outcome:
         if any(finding.outcome == outcome for finding in findings):
             return outcome
     return "passed"
+
+
+def failed_layer(findings: tuple[Finding, ...]) -> Layer | None:
+    """The layer of the first failure, which is the lowest: checks are made in that order."""
+    return next((finding.layer for finding in findings if finding.outcome == "failed"), None)

@@ -1,4 +1,4 @@
-"""`trivet doctor`: whether the driver leg of this host, or of a captured one, carries. Exits 2 when it does not.
+"""`trivet doctor`: whether this host, or a captured one, carries. The exit status names the layer that does not.
 
 With `--explain`, what a pasted log tells instead; nothing of this host is read then.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-_EXIT_DRIVER = 2
+if TYPE_CHECKING:  # imported when the command runs
+    from trivet.driver.facts import HostFacts
 
 
 @click.command()
@@ -40,12 +41,25 @@ _EXIT_DRIVER = 2
     help="What has to work. By default an NPU if there is one, and the CPU otherwise",
 )
 @click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "junit", "markdown"]),
+    default="text",
+    show_default=True,
+    help="A report to read, a file for a pipeline, or a text for an issue",
+)
+@click.option(
+    "--want",
+    metavar="NAME==VERSION",
+    help="Say what would have to change here for this release of vllm-ascend, torch-npu, cann or mindspore",
+)
+@click.option(
     "--explain",
     metavar="TEXT|FILE|-",
     help="Name the first error of a log, a traceback or an output of npu-smi, its layer, and its cause where one is "
     "known. Reads nothing of this host",
 )
-@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of --explain  [default: the locale's]")
+@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of what is said  [default: the locale's]")
 def doctor(
     as_json: bool,
     probe: bool,
@@ -54,13 +68,20 @@ def doctor(
     root: Path,
     model: Path | None,
     device: Literal["cpu", "npu"] | None,
+    form: Literal["text", "junit", "markdown"],
+    want: str | None,
     explain: str | None,
     lang: Literal["en", "zh"] | None,
 ) -> None:
-    """Say whether this host can carry a model, what is wrong with it, and which command mends that"""
+    """Say whether this host can carry a model, what is wrong with it, and which command mends that
+
+    Exits 2 where the driver's layer does not carry, 3 for CANN's, 4 for the frameworks', 5 for the model, 6 for the
+    host's settings and 7 for the network: the lowest that fails.
+    """
     if explain is not None:
         asked = {"--root": root != Path("/"), "--model": model is not None, "--device": device is not None}
         asked |= {"--probe": probe, "--python": python is not None, "--pasted": pasted is not None}
+        asked |= {"--want": want is not None, "--format": form != "text"}
         of_a_host = [name for name, is_asked in asked.items() if is_asked]
         if of_a_host:
             raise click.UsageError(f"--explain reads a text and no host: leave out {', '.join(of_a_host)}")
@@ -68,39 +89,67 @@ def doctor(
         return
     if pasted is not None and (root != Path("/") or probe or python is not None):
         raise click.UsageError("--pasted examines a text: leave out --root, --probe and --python, which ask a host")
-    if lang is not None:
-        raise click.UsageError("--lang is the language of --explain, and there is nothing to explain")
+    if as_json and form != "text":
+        raise click.UsageError(f"--json and --format {form} are two formats: leave out one")
 
     import msgspec
 
-    from trivet.base.findings import verdict
+    from trivet.base.findings import EXIT_STATUS, failed_layer, verdict
     from trivet.base.settings import read_settings
     from trivet.driver.checks import CHECKS, examine
     from trivet.driver.explain.pasted import read_pasted
+    from trivet.driver.formats import junit, markdown
     from trivet.driver.need import need_of
     from trivet.driver.readers.host import read_facts
     from trivet.driver.readers.pasted_host import read_pasted_host
     from trivet.driver.report import report
 
-    need = need_of(model, device, read_settings().cache_dir.absolute())
+    settings = read_settings()
+    language = lang or settings.language
+    need = need_of(model, device, settings.cache_dir.absolute())
     if pasted is not None:
         facts = read_pasted_host(read_pasted(pasted, sys.stdin.buffer, "pasted")[0])
     else:
-        paths = [str(path) for path in (need.disk_path, model and model.absolute()) if path]
+        paths = [path for path in (need.disk_path, need.model_path) if path]
         facts = read_facts(root.resolve(), paths, python=python, probe=probe)
-    findings = examine(facts, need)
-    result = verdict(findings)
+    if want is not None:
+        _want(want, facts, as_json, language)
+        return
+    findings = examine(facts, need, language)
+    layer = failed_layer(findings)
     if as_json:
         rows = [
-            {"code": check.code, **msgspec.to_builtins(finding), "source": check.source}
+            {"code": check.code, "severity": check.severity, **msgspec.to_builtins(finding), "source": check.source}
             for check, finding in zip(CHECKS, findings, strict=True)
         ]
-        body = {"verdict": result, "findings": rows, "facts": facts}
+        body = {"verdict": verdict(findings), "layer": layer, "findings": rows, "facts": facts}
+        click.echo(msgspec.json.format(msgspec.json.encode(body)))
+    elif form == "junit":
+        click.echo(junit(CHECKS, findings))
+    elif form == "markdown":
+        click.echo(markdown(facts, findings, language))
+    else:
+        click.echo(report(facts, findings, language))
+    if layer is not None:
+        raise click.exceptions.Exit(EXIT_STATUS[layer])
+
+
+def _want(text: str, facts: HostFacts, as_json: bool, language: Literal["en", "zh"]) -> None:
+    import msgspec
+
+    from trivet.base.findings import EXIT_STATUS
+    from trivet.driver.want import changes, parse_want, want_report
+
+    name, version = parse_want(text)
+    parts = changes(facts, name, version)
+    if as_json:
+        body = {"component": name, "version": version, "parts": parts}
         click.echo(msgspec.json.format(msgspec.json.encode(body)))
     else:
-        click.echo(report(facts, findings))
-    if result == "failed":
-        raise click.exceptions.Exit(_EXIT_DRIVER)
+        click.echo(want_report(parts, name, version, language))
+    first = next((part for part in parts if not part.fits), None)
+    if first is not None:
+        raise click.exceptions.Exit(EXIT_STATUS[first.layer])
 
 
 def _explain(source: str, as_json: bool, lang: Literal["en", "zh"] | None) -> None:

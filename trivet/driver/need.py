@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from trivet.base.errors import CheckpointError
 
+_INDEX = "model.safetensors.index.json"
 _WEIGHTS = (".safetensors", ".gguf")
 
 
@@ -19,6 +21,8 @@ class Need:
     memory_bytes: int | None = None
     disk_path: str | None = None
     disk_bytes: int | None = None
+    model_path: str | None = None
+    missing_shards: tuple[str, ...] = ()  # that the model's index names and its folder has not
 
 
 def need_of(model: Path | None, device: Literal["cpu", "npu"] | None, cache_dir: Path) -> Need:
@@ -38,4 +42,16 @@ def need_of(model: Path | None, device: Literal["cpu", "npu"] | None, cache_dir:
             f"{model}: holds no weights, which are {' or '.join(_WEIGHTS)} files", "name a model's folder or file"
         )
     is_package = (model / "trivet.json").is_file()
-    return Need(device, sum(weights), str(cache_dir), None if is_package else sum(weights))
+    return Need(
+        device, sum(weights), str(cache_dir), None if is_package else sum(weights), str(model.absolute()),
+        _missing_shards(model),
+    )  # fmt: skip
+
+
+def _missing_shards(model: Path) -> tuple[str, ...]:
+    try:
+        index = json.loads((model / _INDEX).read_text(encoding="utf-8"))
+        shards = {str(shard) for shard in index["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ()  # there is none, or it is no index: whoever loads the model says so
+    return tuple(sorted(shard for shard in shards if not (model / shard).is_file()))

@@ -16,7 +16,7 @@ from trivet.base.errors import TrivetError
 from trivet.base.findings import Finding, Leg, Outcome, verdict
 from trivet.base.settings import Settings
 from trivet.base.units import format_bytes, format_seconds
-from trivet.driver.checks import examine
+from trivet.driver.checks import examine_driver_leg
 from trivet.driver.need import need_of
 from trivet.driver.readers.host import read_facts
 from trivet.framework.engine import probe
@@ -108,8 +108,8 @@ def _timed(report: LegReport) -> Iterator[None]:
 def _driver(report: LegReport, model: str, settings: Settings, root: Path, options: dict[str, Any]) -> None:
     device: Literal["cpu", "npu"] = "npu" if options.get("device") == "npu" else "cpu"
     need = need_of(Path(model), device, settings.cache_dir.absolute())
-    facts = read_facts(root.resolve(), paths=(need.disk_path,) if need.disk_path else ())
-    report.findings += examine(facts, need)
+    facts = read_facts(root.resolve(), [path for path in (need.disk_path, need.model_path) if path])
+    report.findings += examine_driver_leg(facts, need)
 
 
 def _operators(report: LegReport, config: ModelConfig, settings: Settings, options: dict[str, Any]) -> None:

@@ -1,0 +1,35 @@
+"""What the doctor says, in the language that was asked for. English is in the code; other languages are tables.
+
+A phrase is a template for str.format. Its translation stands beside it in `data/zh.toml` and takes the same values; a
+value that is itself a phrase is translated too. A command is the same in every language, but for the comment behind it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+Language = Literal["en", "zh"]
+
+_COMMENT = "  # "
+
+
+def say(language: Language, phrase: str, values: Mapping[str, object] | None = None) -> str:
+    """`phrase` with its values, in `language`; in English where the table has no such phrase."""
+    table = translations() if language == "zh" else {}
+    shown = {
+        name: table.get(value, value) if isinstance(value, str) else value for name, value in (values or {}).items()
+    }
+    command, mark, comment = phrase.partition(_COMMENT)
+    said = f"{command}{mark}{table.get(comment, comment)}" if mark else table.get(phrase, phrase)
+    return said.format(**shown)
+
+
+@cache
+def translations() -> dict[str, str]:
+    """English phrase → Chinese."""
+    text = (files("trivet.driver") / "data" / "zh.toml").read_text(encoding="utf-8")
+    return {phrase: said for section in tomllib.loads(text).values() for phrase, said in section.items()}
