@@ -11,7 +11,7 @@ import msgspec
 
 from trivet.driver.readers.npu_fields import parse_blocks
 from trivet.driver.readers.pasted_host import read_pasted_host
-from trivet.driver.report import ranges
+from trivet.driver.summary import ranges
 
 OUTPUTS = Path(__file__).parents[1] / "fixtures" / "outputs"
 
