@@ -1,6 +1,7 @@
 """Every check of NPUs, CANN and what runs on it finds what it is named for, on a host that is in order but for that."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -249,3 +250,26 @@ def test_a_host_of_which_nothing_is_known_fails_at_nothing():
     findings = examine(replace(A2, npu_smi=None, npu_network=None, stack=None, kernel_log=None, modules=None), NEED)
 
     assert [] == [each.name for each in findings if each.outcome in ("failed", "warning")]
+
+
+def forgetful(value: Any) -> Iterator[Any]:
+    """The value with one fact after the other forgotten, wherever a fact may be None."""
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        for first in forgetful(value[0]):
+            yield (first, *value[1:])
+    if not is_dataclass(value):
+        return
+    for field in fields(value):
+        own = getattr(value, field.name)
+        if own is not None and str(field.type).endswith("| None"):
+            yield replace(value, **{field.name: None})
+        for other in forgetful(own):
+            yield replace(value, **{field.name: other})
+
+
+def test_a_fact_that_is_forgotten_makes_nothing_fail():
+    hosts = list(forgetful(A2))
+    failures = [each.line() for host in hosts for each in examine(host, MODEL) if each.outcome == "failed"]
+
+    assert 100 < len(hosts)
+    assert [] == failures

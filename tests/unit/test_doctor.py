@@ -6,11 +6,15 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.hosts import names, plant
 from trivet.base.errors import CheckpointError, ConfigError
+from trivet.base.findings import Finding
 from trivet.cli.doctor import doctor
 from trivet.driver.checks import CHECKS
+from trivet.driver.formats import junit
 from trivet.driver.need import need_of
 from trivet.driver.summary import ranges
 
@@ -249,3 +253,11 @@ def test_what_is_about_a_host_is_refused_beside_a_text():
 
     assert 2 == result.exit_code
     assert "--explain reads a text and no host: leave out --device" in result.output
+
+
+@given(st.text())
+def test_whatever_a_tool_printed_is_well_formed_in_a_pipelines_file(text):
+    check = CHECKS[0]
+    said = junit([check], [Finding("driver", check.name, "failed", text, (text,), check.layer)])
+
+    assert "1" == ElementTree.fromstring(said).find("testsuite").get("failures")

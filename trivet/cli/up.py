@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
 
 
 # What people are told of a leg, and in which order.
-_COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "unknown": "unknown",
+_COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "note": "to know", "unknown": "unknown",
             "skipped": "do not apply"}  # fmt: skip
 
 

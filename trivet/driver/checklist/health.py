@@ -84,9 +84,11 @@ def npu_smi_fails(facts: HostFacts, need: Need) -> Judgement:
 def npus_missing_in_npu_smi(facts: HostFacts, need: Need) -> Judgement:
     shown = chips(facts)
     nodes = [node for node in facts.device_nodes or () if node.path not in CONTROL_NODES]
+    if facts.npu_smi is None or facts.npu_smi.chips is None:
+        return unread("the NPUs in npu-smi info")
     if not shown:
         return failed("npu-smi info lists no NPU", "dmesg | grep -i -e ascend -e devdrv | tail -50", "reboot")
-    if facts.npu_smi is not None and facts.npu_smi.is_partial:
+    if facts.npu_smi.is_partial:
         return unknown("the table of npu-smi info breaks off after {count} chips", count=len(shown))
     if len(nodes) > len(shown):
         return failed(
