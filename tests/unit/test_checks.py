@@ -100,7 +100,7 @@ CASES: list[tuple[str, str, HostFacts, Need]] = [
     ),
     ("npu_absent", "skipped", replace(HEALTHY, pci=(), device_nodes=()), NEED),
     ("npu_absent", "failed", replace(HEALTHY, pci=(), device_nodes=()), replace(NEED, device="npu")),
-    ("npu_absent", "unknown", replace(HEALTHY, pci=None, device_nodes=None), NEED),
+    ("npu_absent", "unknown", replace(HEALTHY, pci=None, device_nodes=None, npu_smi=None), NEED),
     ("npu_absent", "passed", replace(HEALTHY, pci=None), NEED),
     ("npu_link_slow", "warning", with_npus(link_width=8), NEED),
     ("npu_link_slow", "warning", with_npus(link_gts=8.0), NEED),
@@ -122,7 +122,7 @@ CASES: list[tuple[str, str, HostFacts, Need]] = [
     ("npu_without_driver", "failed", replace(HEALTHY, device_nodes=()), NEED),
     ("npu_without_driver", "failed", replace(HEALTHY, device_nodes=WITHOUT_CONTROL), NEED),
     ("npu_without_driver", "warning", replace(HEALTHY, device_nodes=()), replace(NEED, device="cpu")),
-    ("npu_without_driver", "unknown", replace(HEALTHY, device_nodes=None), NEED),
+    ("npu_without_driver", "unknown", replace(HEALTHY, device_nodes=None, npu_smi=None), NEED),
     ("device_nodes_unreadable", "failed", replace(HEALTHY, device_nodes=DENIED), NEED),
     ("device_nodes_unreadable", "unknown", replace(HEALTHY, device_nodes=UNTOLD), NEED),
 ]

@@ -11,8 +11,8 @@ import trivet.driver
 from trivet.driver.phrases import say, translations
 
 DRIVER = Path(trivet.driver.__file__).parent
-SAYING = {"passed", "note", "warning", "failed", "unknown", "unread", "not_asked", "fault", "_on_host", "_same", "say",
-          "speak", "_section"}  # fmt: skip
+SAYING = {"judge", "passed", "note", "warning", "failed", "unknown", "unread", "not_asked", "fault", "_on_host",
+          "_same", "say", "speak", "_section"}  # fmt: skip
 # A remedy that begins so is a command, which is the same in every language.
 COMMAND = re.compile(
     r"(sudo|docker run|export|source|pip|npu-smi|echo|cpupower|sysctl|lspci|ulimit|env|grep|dmesg|lsmod|unset|df|ps|"

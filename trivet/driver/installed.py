@@ -11,7 +11,7 @@ _SOURCED_BY = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "LD
 # Chips by the beginning of their names, the longest first. Source: names in outputs of npu-smi and SoC lists of CANN.
 _FAMILIES = (
     ("310P", "310p"), ("310B", "310b"), ("310", "310"), ("910_9", "a3"), ("910B1", "a2"), ("910B2", "a2"),
-    ("910B3", "a2"), ("910B4", "a2"), ("950", "a5"),
+    ("910B3", "a2"), ("910B4", "a2"), ("950", "a5"), ("910A", "910a"), ("910Pro", "910a"),
 )  # fmt: skip
 _BY_PCI = {
     "Ascend 910B": "a2", "Ascend 910_93 (A3)": "a3", "Ascend 310P": "310p", "Ascend 310B": "310b", "Ascend 310": "310",
@@ -51,7 +51,9 @@ def package(facts: HostFacts, name: str) -> str | None:
 
 
 def packages_are_known(facts: HostFacts) -> bool:
-    return facts.stack is not None and facts.stack.python is not None and facts.stack.python.packages is not None
+    """Is what is not among them absent? A text that somebody posted lists a few and says nothing of the rest."""
+    python = facts.stack.python if facts.stack else None
+    return python is not None and python.packages is not None and bool(python.search_path)
 
 
 def family(facts: HostFacts) -> str | None:
@@ -66,4 +68,6 @@ def family(facts: HostFacts) -> str | None:
 
 
 def _family(name: str) -> str | None:
+    if name == "910":  # npu-smi calls an A3 "Ascend910", and the first 910 "910A", "910B" or "910ProB"
+        return "a3"
     return next((known for start, known in _FAMILIES if name.startswith(start)), None)

@@ -24,6 +24,7 @@ from trivet.driver.versions import cann_fits, matches, version_key
 
 _INSTALL_GUIDE = "CANN installation guide"
 _RECORDS = "ascend_toolkit_install.info and version.info on the host; else data/versions.csv"
+_HOMES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
 # What CANN's own Python imports. Source: the CANN installation guide.
 _NEEDED_PACKAGES = ("attrs", "cffi", "decorator", "numpy", "protobuf", "psutil", "pyyaml", "scipy", "sympy")
 _here = partial(check, layer="operator")
@@ -56,6 +57,8 @@ def cann_not_sourced(facts: HostFacts, need: Need) -> Judgement:
     if variables is None:
         return unread("the environment")
     sourced = [each for each in there if is_sourced(each)]
+    if not sourced and any(variables.get(name) for name in _HOMES):
+        return unknown("variables name a CANN, and whether it is the one that is installed could not be read")
     if not sourced:
         return failed(
             "CANN {version} is installed, and no variable leads to it",
@@ -143,7 +146,9 @@ def cann_does_not_fit_driver(facts: HostFacts, need: Need) -> Judgement:
         return unknown("no file and no table says whether CANN {cann} and driver {driver} go together", **values)
     if takes("|".join(wanted), told):
         return passed("CANN {cann} and driver {driver} are released together, by the table", **values)
-    return warning("the table names other drivers than {driver} for CANN {cann}: {wanted}", *remedy, **values)
+    is_whole = any(row.relation == "compatible-set" for row in rows_of("cann", own.version or ""))
+    judge = warning if is_whole else note  # one row names what was tested together, not all that works
+    return judge("the table names other drivers than {driver} for CANN {cann}: {wanted}", *remedy, **values)
 
 
 @_here("OPR007", "block", source="opp/built-in/op_impl/ai_core/tbe/kernel of CANN", needs=("cann_missing",))

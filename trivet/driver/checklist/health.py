@@ -17,8 +17,8 @@ _KNOWLEDGE = "knowledge base of ascend-faultdiag (MindCluster)"
 _HOT_C, _TOO_HOT_C = 85, 95
 # With 64 isolated rows a card is to be repaired. Source: knowledge base of ascend-faultdiag, entries on HBM.
 _MAX_ISOLATED = 64
-# An idle chip of an A2 or A3 holds 2.8 to 3.5 GB of its HBM in outputs of npu-smi 23.0 to 26.0.
-_IDLE_BYTES = 4 << 30
+# An idle chip of an A2, A3 or 950 holds 2.8 to 4.4 GiB of its HBM in outputs of npu-smi 23.0 to 26.0.
+_IDLE_BYTES = 6 << 30
 _SLICE_FROM = 32768  # the numbers of virtual NPUs in outputs of npu-smi 25.5
 
 _MEANINGS: dict[int, tuple[str, str]] = {

@@ -6,11 +6,13 @@ from trivet.base.units import format_bytes
 from trivet.driver.check import Judgement, check, failed, not_asked, note, passed, unknown, unread, warning
 from trivet.driver.chips import chip_of, npus
 from trivet.driver.facts import DeviceNode, HostFacts, PciDevice
+from trivet.driver.installed import chips
 from trivet.driver.need import Need
 from trivet.driver.readers.device_nodes import CONTROL_NODES
 
 _VLLM_ASCEND = "vllm-ascend docs, installation: the nodes a container is given"
 _INSTALL = "sudo ./Ascend-hdk-<chip>-npu-driver_<version>_linux-<arch>.run --full, then reboot"
+_GONE_THROUGH = "npu-smi lists NPUs, and it goes through their device nodes"
 _HAL = "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so"
 # CAP_SYS_ADMIN and CAP_SYS_RAWIO in include/uapi/linux/capability.h: only a privileged container has both.
 _PRIVILEGED = 1 << 21 | 1 << 17
@@ -24,6 +26,8 @@ def npu_absent(facts: HostFacts, need: Need) -> Judgement:
         return passed("{count} × {kinds} on PCI", count=len(found), kinds=kinds)
     if present:
         return passed("{count} NPU device nodes, and none on PCI", count=len(present))
+    if found is None and chips(facts):
+        return passed("npu-smi lists {count} chips", count=len(chips(facts)))
     if found is None:
         return unknown("the PCI bus could not be read, so an NPU may be there")
     nodes = "no /dev/davinci*" if facts.device_nodes is not None else "whether /dev/davinci* exist is unknown"
@@ -91,6 +95,8 @@ def locked_memory_low(facts: HostFacts, need: Need) -> Judgement:
 @check("DRV015", "block", source=_VLLM_ASCEND, needs=("npu_absent",))
 def container_without_devices(facts: HostFacts, need: Need) -> Judgement:
     container = facts.container
+    if facts.device_nodes is None and chips(facts):
+        return passed(_GONE_THROUGH)
     if container is None:
         return unknown("whether this is a container could not be read")
     if container.kind == "none":
@@ -146,6 +152,8 @@ def driver_of_another_kernel(facts: HostFacts, need: Need) -> Judgement:
 
 @check("DRV016", "block", source=_VLLM_ASCEND, needs=("npu_absent", "container_without_devices"))
 def npu_without_driver(facts: HostFacts, need: Need) -> Judgement:
+    if facts.device_nodes is None and chips(facts):
+        return passed(_GONE_THROUGH)
     if facts.device_nodes is None:
         return unread("/dev")
     missing = _missing(facts)
@@ -163,7 +171,9 @@ def npu_without_driver(facts: HostFacts, need: Need) -> Judgement:
 
 @check("DRV017", "block", source="modes 0660 HwHiAiUser on hosts with the driver", needs=("npu_without_driver",))
 def device_nodes_unreadable(facts: HostFacts, need: Need) -> Judgement:
-    nodes = facts.device_nodes or ()
+    if facts.device_nodes is None:  # npu_without_driver has passed because of npu-smi
+        return passed(_GONE_THROUGH)
+    nodes = facts.device_nodes
     denied = [node for node in nodes if node.is_accessible is False]
     if not denied:
         unread_nodes = [node.path for node in nodes if node.is_accessible is None]
