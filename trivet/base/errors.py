@@ -24,6 +24,10 @@ class CheckpointError(TrivetError):
     """A checkpoint or package cannot be read: missing, truncated, lying, of a kind we refuse."""
 
 
+class BundleError(TrivetError):
+    """A bundle of a host cannot be written or read: damaged, hostile, or not one of ours."""
+
+
 class ConfigError(TrivetError):
     """A model's configuration is missing a key, or asks for what no family here computes."""
 

@@ -1,6 +1,7 @@
 """`trivet doctor`: whether this host, or a captured one, carries. The exit status names the layer that does not.
 
-With `--explain`, what a pasted log tells instead; nothing of this host is read then.
+With `--bundle` it also writes what it read, redacted, and reports on that: what is sent is what was seen. With
+`--explain` it says what a pasted log tells instead; nothing of this host is read then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,18 @@ import click
 
 if TYPE_CHECKING:  # imported when the command runs
     from trivet.driver.facts import HostFacts
+
+_OF_A_HOST = ("--probe", "--python", "--root", "--from", "--bundle", "--watch")
+_OF_A_REPORT = ("--pasted", "--textfile", "--model", "--device", "--want", "--format")
+# Options that exclude others: which, why, and whom.
+_APART = (
+    ("--explain", "reads a text and no host", (*_OF_A_HOST, *_OF_A_REPORT)),
+    ("--pasted", "examines a text", _OF_A_HOST),
+    ("--from", "examines a host that was captured", ("--probe", "--root", "--bundle", "--watch")),
+    ("--bundle", "reports on what it took of a host", ("--probe", "--watch")),
+    ("--watch", "prints lines", ("--json", "--format", "--want")),
+    ("--json", "and --format are two formats", ("--format",)),
+)
 
 
 @click.command()
@@ -29,6 +42,31 @@ if TYPE_CHECKING:  # imported when the command runs
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default="/",
     help="Examine the captured host whose /proc and /sys lie under this directory",
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Examine the host in this bundle",
+)
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    help="Write what is read, redacted, to this file (.tar.zst) for somebody else's --from, and report on that",
+)
+@click.option(
+    "--watch",
+    "seconds",
+    type=click.FloatRange(min=1),
+    is_flag=False,
+    flag_value=10.0,
+    metavar="[SECONDS]",
+    help="After the report look again and again, every 10 seconds unless said, and print what changed",
+)
+@click.option(
+    "--textfile",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the outcomes to this file (.prom) for the textfile collector of Prometheus' node_exporter",
 )
 @click.option(
     "--model",
@@ -66,6 +104,10 @@ def doctor(
     python: str | None,
     pasted: str | None,
     root: Path,
+    source: Path | None,
+    bundle: Path | None,
+    seconds: float | None,
+    textfile: Path | None,
     model: Path | None,
     device: Literal["cpu", "npu"] | None,
     form: Literal["text", "junit", "markdown"],
@@ -78,24 +120,36 @@ def doctor(
     Exits 2 where the driver's layer does not carry, 3 for CANN's, 4 for the frameworks', 5 for the model, 6 for the
     host's settings and 7 for the network: the lowest that fails.
     """
+    asked = {
+        "--json": as_json,
+        "--format": form != "text",
+        "--want": want is not None,
+        "--probe": probe,
+        "--python": python is not None,
+        "--pasted": pasted is not None,
+        "--root": root != Path("/"),
+        "--from": source is not None,
+        "--bundle": bundle is not None,
+        "--watch": seconds is not None,
+        "--textfile": textfile is not None,
+        "--model": model is not None,
+        "--device": device is not None,
+        "--explain": explain is not None,
+    }
+    for option, why, others in _APART:
+        too_many = [name for name in others if asked[name]]
+        if asked[option] and too_many:
+            raise click.UsageError(f"{option} {why}: leave out {', '.join(too_many)}")
     if explain is not None:
-        asked = {"--root": root != Path("/"), "--model": model is not None, "--device": device is not None}
-        asked |= {"--probe": probe, "--python": python is not None, "--pasted": pasted is not None}
-        asked |= {"--want": want is not None, "--format": form != "text"}
-        of_a_host = [name for name, is_asked in asked.items() if is_asked]
-        if of_a_host:
-            raise click.UsageError(f"--explain reads a text and no host: leave out {', '.join(of_a_host)}")
         _explain(explain, as_json, lang)
         return
-    if pasted is not None and (root != Path("/") or probe or python is not None):
-        raise click.UsageError("--pasted examines a text: leave out --root, --probe and --python, which ask a host")
-    if as_json and form != "text":
-        raise click.UsageError(f"--json and --format {form} are two formats: leave out one")
 
     import msgspec
 
     from trivet.base.findings import EXIT_STATUS, failed_layer, verdict
     from trivet.base.settings import read_settings
+    from trivet.cli.host import bundled, host
+    from trivet.cli.watching import watch
     from trivet.driver.checks import CHECKS, examine
     from trivet.driver.explain.pasted import read_pasted
     from trivet.driver.formats import junit, markdown
@@ -103,19 +157,26 @@ def doctor(
     from trivet.driver.readers.host import read_facts
     from trivet.driver.readers.pasted_host import read_pasted_host
     from trivet.driver.report import report
+    from trivet.driver.textfile import write_textfile
+    from trivet.driver.watch import state
 
     settings = read_settings()
     language = lang or settings.language
-    need = need_of(model, device, settings.cache_dir.absolute())
+    if bundle is not None:
+        source = bundled(bundle, root, model, device, python)
+        root = Path("/")
     if pasted is not None:
+        need = need_of(model, device, settings.cache_dir.absolute())
         facts = read_pasted_host(read_pasted(pasted, sys.stdin.buffer, "pasted")[0])
     else:
-        paths = [path for path in (need.disk_path, need.model_path) if path]
-        facts = read_facts(root.resolve(), paths, python=python, probe=probe)
+        with host(root, source, model, device) as examined:
+            facts, need = read_facts(examined.root, examined.paths, python=python, probe=probe), examined.need
     if want is not None:
         _want(want, facts, as_json, language)
         return
     findings = examine(facts, need, language)
+    if textfile is not None:
+        write_textfile(textfile, facts, findings)
     layer = failed_layer(findings)
     if as_json:
         rows = [
@@ -130,6 +191,9 @@ def doctor(
         click.echo(markdown(facts, findings, language))
     else:
         click.echo(report(facts, findings, language))
+    if seconds is not None:
+        watch(examined, python, state(facts, findings), seconds, textfile)
+        return
     if layer is not None:
         raise click.exceptions.Exit(EXIT_STATUS[layer])
 

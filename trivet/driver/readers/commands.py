@@ -23,6 +23,7 @@ from typing import IO
 from trivet.driver.npu_facts import Command, CommandOutcome
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.files import is_live, read_text
+from trivet.driver.readers.record import keep
 
 TIMEOUT_S = 20.0  # for all tools together
 # Where the driver puts them, which need not be on the path of a service. Source: vllm-ascend installation guide.
@@ -63,7 +64,11 @@ def ask(
     if not any(found.values()):
         return tuple(_run(words, None, deadline) for words in commands)
     with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
-        return tuple(pool.map(lambda words: _run(words, found[words[0]], deadline), commands))
+        outputs = tuple(pool.map(lambda words: _run(words, found[words[0]], deadline), commands))
+    for words, output in zip(commands, outputs, strict=True):
+        if output is not None and output.command.outcome != "absent":  # that it said nothing is an answer too
+            keep(output_path(words), output.text)
+    return outputs
 
 
 def _locate(tool: str) -> str | None:

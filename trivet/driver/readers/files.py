@@ -13,6 +13,8 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
+from trivet.driver.readers.record import note
+
 # The longest file read here, but for one that says so, is /proc/cpuinfo: about 1.5 KB a CPU on x86.
 _MAX_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 16
@@ -33,6 +35,7 @@ def locate(root: Path, path: str) -> Path | None:
             return None
     except (OSError, RuntimeError, ValueError):
         return None
+    note(path)
     return place
 
 
@@ -42,28 +45,23 @@ def _real(root: Path) -> str:
 
 
 def read_text(root: Path, path: str, max_bytes: int = _MAX_BYTES) -> str | None:
-    place = locate(root, path)
-    if place is None:
-        return None
-    try:
-        if not stat.S_ISREG(place.stat().st_mode):  # a pipe would wait for a writer
-            return None
-        with place.open("rb") as file:
-            # In pieces: the kernel answers ENOMEM to one large read of a file under /proc/sys.
-            pieces = takewhile(bool, (file.read(_PIECE_BYTES) for _ in range(max_bytes // _PIECE_BYTES)))
-            return b"".join(pieces).decode(errors="replace")
-    except (OSError, ValueError):
-        return None
+    content = read_head(root, path, max_bytes)
+    return content.decode(errors="replace") if content is not None else None
 
 
 def read_head(root: Path, path: str, count: int) -> bytes | None:
     """The first `count` bytes of a file, or all of a shorter one."""
     place = locate(root, path)
+    if place is None:
+        return None
+    note(path, count)
     try:
-        if place is None or not stat.S_ISREG(place.stat().st_mode):
+        if not stat.S_ISREG(place.stat().st_mode):  # a pipe would wait for a writer
             return None
         with place.open("rb") as file:
-            return file.read(count)
+            # In pieces: the kernel answers ENOMEM to one large read of a file under /proc/sys.
+            sizes = (min(_PIECE_BYTES, count - start) for start in range(0, count, _PIECE_BYTES))
+            return b"".join(takewhile(bool, (file.read(size) for size in sizes)))
     except (OSError, ValueError):
         return None
 
@@ -92,6 +90,8 @@ def list_names(root: Path, directory: str, pattern: str) -> tuple[str, ...] | No
         names = [entry.name for entry in place.iterdir() if re.fullmatch(pattern, entry.name)]
     except (OSError, ValueError):
         return None
+    for name in names:
+        note(f"{directory}/{name}")
     return tuple(sorted(names, key=lambda name: [(int(n or 0), text) for n, text in re.findall(r"(\d*)(\D*)", name)]))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trivet.driver.facts import KernelLog
 from trivet.driver.readers.files import is_live, read_text
 
-_DEVICE, _CAPTURED = "/dev/kmsg", "captured/dmesg.txt"
+_DEVICE, CAPTURED = "/dev/kmsg", "captured/dmesg.txt"
 _MAX_RECORDS, _MAX_RECORD, _MAX_LINES = 50_000, 8192, 100
 _MAX_LINE = 400
 # One of these is in every line that the pattern finds, and to look for them is a tenth of the work.
@@ -28,7 +28,7 @@ _CONCERNS = re.compile(
 
 def read_kernel_log(root: Path) -> KernelLog | None:
     """The newest of those lines; None where the log may not be read, which is common outside of root."""
-    source, lines = (_DEVICE, _records()) if is_live(root) else (_CAPTURED, _kept(root))
+    source, lines = (_DEVICE, _records()) if is_live(root) else (CAPTURED, _kept(root))
     if lines is None:
         return None
     return KernelLog(
@@ -42,7 +42,7 @@ def _is_of_concern(line: str) -> bool:
 
 
 def _kept(root: Path) -> list[str] | None:
-    text = read_text(root, _CAPTURED)
+    text = read_text(root, CAPTURED)
     return None if text is None else text.splitlines()
 
 
