@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "demo": "Fetch a small real model and climb all three legs with it",
     "up": "Check the host, the operators and the model, then serve it",
     "doctor": "Say what this host is, and which leg cannot carry",
+    "topology": "Say what is near what on this host, and where to run",
     "plan": "Say whether a model fits a device, and what bounds it there",
     "replay": "Replay a public trace of requests on a simulated device",
     "convert": "Turn a checkpoint into a package that loads fast",
