@@ -48,17 +48,17 @@ def python_not_supported(facts: HostFacts, need: Need) -> Judgement:
 
 @_here("FRM002", "block", source="COMPATIBILITY of Ascend/pytorch", needs=("npu_absent",))
 def torch_npu_does_not_fit_torch(facts: HostFacts, need: Need) -> Judgement:
-    torch, torch_npu = package(facts, "torch"), package(facts, "torch-npu")
+    torch, adapter = package(facts, "torch"), package(facts, "torch-npu")
     if not packages_are_known(facts):
         return unread("the packages of the serving interpreter")
-    if torch_npu is None:
+    if adapter is None:
         return not_asked(_NO_TORCH_NPU)
-    if torch is not None and same_release(torch, torch_npu):
-        return passed("torch {torch} and torch_npu {torch_npu}", torch=torch, torch_npu=torch_npu)
+    if torch is not None and same_release(torch, adapter):
+        return passed("torch {torch} and torch_npu {torch_npu}", torch=torch, torch_npu=adapter)
     return failed(
         "torch is {torch}, and torch_npu {torch_npu} was built for the torch of its own number",
         "pip install torch=={release}  # from the CPU index on x86: https://download.pytorch.org/whl/cpu",
-        torch=torch or "not installed", torch_npu=torch_npu, release=".".join(torch_npu.split(".")[:3]),
+        torch=torch or "not installed", torch_npu=adapter, release=".".join(adapter.split(".")[:3]),
     )  # fmt: skip
 
 

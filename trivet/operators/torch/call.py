@@ -41,7 +41,7 @@ def widened(rows: torch.Tensor, dtype: DType | None) -> torch.Tensor:
     # Cloned: scales after an odd number of integers lie where no bfloat16 may.
     scales = rows[:, width:].clone(memory_format=torch.contiguous_format).view(torch.bfloat16)
     integers = rows[:, :width].view(torch.int8)
-    return integers.float() * scales.float().repeat_interleave(GROUP, 1)[:, :width]
+    return integers.float() * scales.float()[..., None].expand(-1, -1, GROUP).flatten(1)[:, :width]
 
 
 def implement_in_torch(operator: str, lower: Lower) -> Implementation:
