@@ -9,7 +9,7 @@ from trivet.base.findings import Finding
 from trivet.driver.check import LAYERS, check, failed, passed, run, unknown
 from trivet.driver.checks import CHECKS, examine
 from trivet.driver.chips import chip_of
-from trivet.driver.facts import Container, Filesystem, HostFacts, PciDevice, ProcessLimit
+from trivet.driver.facts import Container, Filesystem, HostFacts, PciDevice, PinningProbe, ProcessLimit
 from trivet.driver.need import Need
 from trivet.driver.readers.device_nodes import CONTROL_NODES
 
@@ -35,6 +35,7 @@ def with_limits(**changes: object) -> HostFacts:
     return replace(HEALTHY, limits=replace(HEALTHY.limits, **changes))
 
 
+LOW = with_limits(locked_memory_bytes=ProcessLimit(65536, 65536))
 WITHOUT_CONTROL = tuple(node for node in HEALTHY.device_nodes if node.path not in CONTROL_NODES)
 DENIED = tuple(replace(node, is_accessible=False) for node in HEALTHY.device_nodes)
 UNTOLD = tuple(replace(node, is_accessible=None) for node in HEALTHY.device_nodes)
@@ -107,7 +108,10 @@ CASES: list[tuple[str, str, HostFacts, Need]] = [
     ("npu_link_slow", "unknown", with_npus(link_gts=None), NEED),
     ("npu_node_unknown", "warning", with_npus(numa_node=None), NEED),
     ("npu_node_unknown", "unknown", replace(HEALTHY, pci=None), NEED),
-    ("locked_memory_low", "warning", with_limits(locked_memory_bytes=ProcessLimit(65536, 65536)), NEED),
+    ("locked_memory_low", "warning", replace(LOW, process=replace(HEALTHY.process, capabilities=0)), NEED),
+    ("locked_memory_low", "passed", LOW, NEED),  # its process has CAP_IPC_LOCK
+    ("locked_memory_low", "warning", replace(HEALTHY, pinning=PinningProbe(1 << 26, False, "not allowed")), NEED),
+    ("locked_memory_low", "passed", replace(HEALTHY, pinning=PinningProbe(1 << 26, True, None)), NEED),
     ("locked_memory_low", "unknown", with_limits(locked_memory_bytes=None), NEED),
     ("container_without_devices", "failed", replace(HEALTHY, container=DOCKER, device_nodes=()), NEED),
     ("container_without_devices", "failed", replace(HEALTHY, container=DOCKER, device_nodes=WITHOUT_CONTROL), NEED),

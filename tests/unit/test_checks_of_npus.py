@@ -9,6 +9,7 @@ import pytest
 from tests.hosts import facts_of
 from tests.unit.test_checks import CASES as CASES_OF_HOSTS
 from tests.unit.test_checks import DOCKER, NEED, named
+from tests.unit.test_checks_of_reading import CASES as CASES_OF_READING
 from trivet.driver.checks import CHECKS, examine
 from trivet.driver.facts import HostFacts, KernelLog, KernelModule, NetworkInterface
 from trivet.driver.need import Need
@@ -132,8 +133,8 @@ CASES: list[tuple[str, str, HostFacts, Need]] = [
     ("compatibility_refused", "failed", with_board(compatibility="NOK"), NEED),
     ("compatibility_refused", "unknown", with_smi(boards=None), NEED),
     ("npu_smi_of_another_driver", "note", with_smi(tool_version="23.0.3"), NEED),
-    ("pinned_memory_bounded", "note", with_stack(driver=replace(A2.stack.driver, version="24.1.rc3")), NEED),
-    ("pinned_memory_bounded", "unknown", replace(with_stack(driver=None), npu_smi=None), NEED),
+    ("locked_memory_low", "note", with_stack(driver=replace(A2.stack.driver, version="24.1.rc3")), NEED),
+    ("locked_memory_low", "unknown", replace(with_stack(driver=None), npu_smi=None), NEED),
     ("visible_devices_cut", "failed", with_variables(ASCEND_RT_VISIBLE_DEVICES="1, 2,3"), NEED),
     ("visible_devices_cut", "failed", with_variables(ASCEND_RT_VISIBLE_DEVICES="1,3,8"), NEED),
     ("visible_devices_cut", "failed", with_variables(ASCEND_RT_VISIBLE_DEVICES="3,1"), NEED),
@@ -236,6 +237,7 @@ def test_a_fault_comes_with_a_remedy_and_no_worse_than_its_severity(name, outcom
 
 def test_every_check_has_a_case_in_which_it_does_not_pass():
     wrong = {name for name, outcome, _, _ in (*CASES_OF_HOSTS, *CASES) if outcome != "passed"}
+    wrong |= {name for name, outcome, _ in CASES_OF_READING if outcome != "passed"}
 
     assert {each.name for each in CHECKS} == wrong
 

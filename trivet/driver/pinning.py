@@ -12,6 +12,7 @@ from trivet.driver.topology import available_memory
 # Source: HIXL (hicann/hixl) on registering host memory: 20 GB below HDK 25.5, 1 TB from there on.
 _FROM = (25, 5)
 _BEFORE_BYTES, _SINCE_BYTES = 20 * 10**9, 1024 * GIB
+MEMLOCK, MEMORY = "ulimit -l", "memory"  # names of bounds; the third is the driver's, with its version
 _CAP_IPC_LOCK = 14  # capabilities(7): who has it is not bound by the limit on locked memory
 
 
@@ -50,9 +51,9 @@ def _limit(facts: HostFacts) -> Bound | None:
         return None
     if process is not None and process.capabilities is not None and process.capabilities >> _CAP_IPC_LOCK & 1:
         return None
-    return Bound("ulimit -l", limit.soft)
+    return Bound(MEMLOCK, limit.soft)
 
 
 def _memory(facts: HostFacts) -> Bound | None:
     available = available_memory(facts)
-    return None if available is None else Bound("memory", available)
+    return None if available is None else Bound(MEMORY, available)

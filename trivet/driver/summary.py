@@ -8,9 +8,9 @@ from functools import partial
 from itertools import pairwise
 
 from trivet.base.errors import ResourceError
-from trivet.base.units import format_bytes
+from trivet.base.units import MIB, format_bytes
 from trivet.driver.chips import chip_of, npus, nvmes
-from trivet.driver.facts import HostFacts, PciDevice
+from trivet.driver.facts import HostFacts, PciDevice, ReadingProbe
 from trivet.driver.installed import canns, chips
 from trivet.driver.phrases import Language, say
 from trivet.driver.topology import available_memory, cpus_for
@@ -33,6 +33,8 @@ def summary(facts: HostFacts, language: Language = "en") -> list[tuple[str, str]
         *_stack(facts, speak),
         ("nvme", _devices(nvmes(facts), "NVMe controller", speak)),
         ("threads", _threads(facts, speak)),
+        *(("probe", _reading(each, speak)) for each in facts.reading or ()),
+        *_pinning(facts, speak),
     ]
 
 
@@ -162,6 +164,29 @@ def _threads(facts: HostFacts, speak: Say) -> str:
         "node": "?" if placement.node is None else placement.node,
     }  # fmt: skip
     return speak("{count} on cpus {cpus}, node {node}: {reason}", values)
+
+
+def _reading(probe: ReadingProbe, speak: Say) -> str:
+    """What `--probe` read; the kernel's words where it refused are in the checks."""
+    ring = speak("no io_uring" if probe.ring_refusal else "io_uring")
+    values: dict[str, object] = {"file": probe.file, "path": probe.path, "ring": ring}
+    if probe.file is None:
+        return speak("no file to read at {path}; {ring}", values)
+    if probe.num_bytes is None or not probe.seconds:
+        return speak("{file} could not be read, or not in time; {ring}", values)
+    values |= {
+        "size": format_bytes(probe.num_bytes), "rate": probe.num_bytes / MIB / probe.seconds,
+        "way": speak("through the page cache" if probe.direct_refusal else "past the page cache"),
+        "interrupts": "?" if probe.interrupts is None else sum(probe.interrupts.values()),
+    }  # fmt: skip
+    return speak("{size} of {file} {way} at {rate:.0f} MiB/s, {interrupts} interrupts of disks; {ring}", values)
+
+
+def _pinning(facts: HostFacts, speak: Say) -> Iterable[tuple[str, str]]:
+    tried = facts.pinning
+    if tried is not None:
+        values = {"asked": format_bytes(tried.asked_bytes), "refusal": tried.refusal or "?"}
+        yield "probe", speak("{asked} locked" if tried.is_locked else "{asked} not locked: {refusal}", values)
 
 
 def ranges(ids: Iterable[int] | None) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from trivet.base.units import GIB, format_bytes
 from trivet.driver.check import Judgement, check, failed, note, passed, unknown, unread
 from trivet.driver.facts import HostFacts
 from trivet.driver.need import Need
-from trivet.driver.pinning import hdk_version, pinning_bounds
 from trivet.driver.versions import firmware_fits
 
 _VERSION_FILES = "version.info of driver and firmware; dcmi_inner_info_get.c of the open Ascend driver"
-# Below it a host tier for the KV cache of a large model does not pay.
-_ROOM_TO_PIN = 64 * GIB
 _MEND = "sudo ./Ascend-hdk-<chip>-npu-firmware_<version>.run --full, of the driver's own release; then reboot"
 
 
@@ -71,18 +67,3 @@ def npu_smi_of_another_driver(facts: HostFacts, need: Need) -> Judgement:
         "docker run -v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi  # the host's own",
         tool=smi.tool_version, driver=smi.driver_version,
     )  # fmt: skip
-
-
-@check("DRV051", "note", source="HIXL (hicann/hixl): registering host memory; capabilities(7)", needs=("npu_absent",))
-def pinned_memory_bounded(facts: HostFacts, need: Need) -> Judgement:
-    if hdk_version(facts) is None:
-        return unread("the driver's version.info")
-    tightest = pinning_bounds(facts)[0]
-    values = {"size": format_bytes(tightest.num_bytes), "bound": tightest.name}
-    if tightest.num_bytes >= _ROOM_TO_PIN:
-        return passed("{size} of host memory can be pinned ({bound})", **values)
-    return note(
-        "only {size} of host memory can be pinned ({bound}): a KV cache there cannot be larger",
-        "HDK 25.5 or newer takes 1 TB; see also docker run --ulimit memlock=-1",
-        **values,
-    )

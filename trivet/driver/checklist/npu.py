@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from trivet.base.units import format_bytes
+from trivet.base.units import GIB, format_bytes
 from trivet.driver.check import Judgement, check, failed, not_asked, note, passed, unknown, unread, warning
 from trivet.driver.chips import chip_of, npus
 from trivet.driver.facts import DeviceNode, HostFacts, PciDevice
 from trivet.driver.installed import chips
 from trivet.driver.need import Need
+from trivet.driver.pinning import MEMLOCK, MEMORY, hdk_version, pinning_bounds
 from trivet.driver.readers.device_nodes import CONTROL_NODES
 
 _VLLM_ASCEND = "vllm-ascend docs, installation: the nodes a container is given"
+_MEMLOCK = "Mooncake and Ascend serving guides: memlock is unlimited"
+_HIXL = "HIXL (hicann/hixl): registering host memory"
+# Below it a host tier for the KV cache of a large model does not pay.
+_ROOM_TO_PIN = 64 * GIB
+_UNLOCK = "docker run --ulimit memlock=-1, or LimitMEMLOCK=infinity in the systemd unit, or ulimit -l unlimited as root"
 _INSTALL = "sudo ./Ascend-hdk-<chip>-npu-driver_<version>_linux-<arch>.run --full, then reboot"
 _GONE_THROUGH = "npu-smi lists NPUs, and it goes through their device nodes"
 _HAL = "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so"
@@ -78,18 +84,34 @@ def npu_node_unknown(facts: HostFacts, need: Need) -> Judgement:
     )  # fmt: skip
 
 
-@check("DRV014", "warning", source="Mooncake and Ascend serving guides: memlock is unlimited", needs=("npu_absent",))
+@check("DRV014", "warning", source=f"{_MEMLOCK}; {_HIXL}; capabilities(7)", needs=("npu_absent",))
 def locked_memory_low(facts: HostFacts, need: Need) -> Judgement:
-    limit = facts.limits.locked_memory_bytes
-    if limit is None:
+    tried, bounds = facts.pinning, pinning_bounds(facts)
+    if tried is not None and not tried.is_locked:
+        return warning(
+            "{asked} could not be locked ({refusal}), and buffers that an NPU copies from are pinned",
+            _UNLOCK,
+            asked=format_bytes(tried.asked_bytes), refusal=tried.refusal or "no reason given",
+        )  # fmt: skip
+    if facts.limits.locked_memory_bytes is None:
         return unread("the limit on locked memory in /proc/self/limits")
-    if limit.soft == "unlimited":
-        return passed("any amount of memory may be locked")
-    return warning(
-        "{limit} of memory may be locked, and buffers that an NPU copies from are pinned",
-        "docker run --ulimit memlock=-1, or LimitMEMLOCK=infinity in the systemd unit, or ulimit -l unlimited as root",
-        limit=format_bytes(limit.soft),
-    )
+    values = {"size": format_bytes(bounds[0].num_bytes), "bound": bounds[0].name} if bounds else {}
+    if bounds and bounds[0].num_bytes < _ROOM_TO_PIN:
+        if bounds[0].name == MEMLOCK:
+            return warning(
+                "{size} of memory may be locked (the least bound is {bound}), and buffers that an NPU copies from are "
+                "pinned",
+                _UNLOCK,
+                **values,
+            )
+        return note(
+            "{size} of host memory can be pinned (the least bound is {bound}): a KV cache there cannot be larger",
+            *(("HDK 25.5 or newer takes 1 TB, as far as there is memory",) if bounds[0].name != MEMORY else ()),
+            **values,
+        )
+    if hdk_version(facts) is None:
+        return unknown("how much the driver pins is not known: its version could not be read")
+    return passed("{size} of host memory can be pinned (the least bound is {bound})", **values)
 
 
 @check("DRV015", "block", source=_VLLM_ASCEND, needs=("npu_absent",))
