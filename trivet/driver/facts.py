@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trivet.driver.npu_facts import NpuNetwork, NpuSmi
+from trivet.driver.npu_facts import NpuDevice, NpuNetwork, NpuSmi
 from trivet.driver.stack_facts import Stack
 
 Limit = int | Literal["unlimited"]
@@ -272,6 +272,7 @@ class HostFacts:
     kernel_log: KernelLog | None = None
     npu_smi: NpuSmi | None = None
     npu_network: NpuNetwork | None = None
+    npu_devices: tuple[NpuDevice, ...] | None = None
     stack: Stack | None = None
     reading: tuple[ReadingProbe, ...] | None = None
     pinning: PinningProbe | None = None

@@ -100,6 +100,17 @@ class NpuHealth:
 
 
 @dataclass(frozen=True)
+class NpuDevice:
+    """What asys (CANN) and upgrade-tool (driver) say of one device, read where their output was pasted."""
+
+    device_id: int  # N of /dev/davinciN
+    health: str | None  # asys' own word: "Healthy", "Warning"
+    error_codes: tuple[str, ...] | None  # as printed, "0xa419321c"
+    faults: tuple[str, ...]
+    firmware_version: str | None  # that runs; None also where its components differ
+
+
+@dataclass(frozen=True)
 class NpuErrors:
     """Counters that only grow: `-t ecc` and `-t pcie-err`."""
 

@@ -27,7 +27,9 @@ def firmware_does_not_fit(facts: HostFacts, need: Need) -> Judgement:
     stack = facts.stack
     driver, file = (stack.driver, stack.firmware) if stack else (None, None)
     boards = (facts.npu_smi.boards if facts.npu_smi else None) or ()
-    running = sorted({board.firmware_version for board in boards if board.firmware_version})
+    told = [board.firmware_version for board in boards]
+    told += [device.firmware_version for device in facts.npu_devices or ()]
+    running = sorted({version for version in told if version})
     versions: list[str | None] = [*running] or [file.version if file else None]
     verdicts = [firmware_fits(driver, version, file) for version in versions]
     if driver is None or all(each is None for each in verdicts):

@@ -100,10 +100,17 @@ def npus_missing_in_npu_smi(facts: HostFacts, need: Need) -> Judgement:
     return passed("npu-smi lists {count} chips, and /dev has {nodes} NPUs", count=len(shown), nodes=len(nodes))
 
 
-@check("DRV038", "block", source="npu-smi info: the column Health", needs=("npu_smi_fails",))
+@check("DRV038", "block", source="npu-smi info: the column Health; asys health", needs=("npu_smi_fails",))
 def npu_unhealthy(facts: HostFacts, need: Need) -> Judgement:
     shown = chips(facts)
     bad = [chip for chip in shown if chip.health not in (None, "OK")]
+    sick = [each for each in facts.npu_devices or () if each.health not in (None, "Healthy")]
+    if not bad and sick:  # how bad each of asys' words is, is not known
+        return warning(
+            "asys says {states}",
+            "asys health -d={id}  # the codes of the fault",
+            states=", ".join(f"device {each.device_id}: {each.health}" for each in sick), id=sick[0].device_id,
+        )  # fmt: skip
     if not bad:
         if not shown or any(chip.health is None for chip in shown):
             return unread("the health of every NPU")
@@ -121,10 +128,10 @@ def npu_unhealthy(facts: HostFacts, need: Need) -> Judgement:
 @check("DRV039", "error", source=f"{_KNOWLEDGE}: NPU_OS", needs=("npu_smi_fails",))
 def npu_fault_codes(facts: HostFacts, need: Need) -> Judgement:
     asked = (facts.npu_smi.health if facts.npu_smi else None) or ()
-    known = [each for each in asked if each.error_codes is not None]
-    faults = [
-        f"NPU {each.npu_id}: {', '.join((*each.error_codes, *each.faults))}" for each in known if each.error_codes
-    ]
+    listed = [(f"NPU {each.npu_id}", each.error_codes, each.faults) for each in asked]
+    listed += [(f"device {each.device_id}", each.error_codes, each.faults) for each in facts.npu_devices or ()]
+    known = [(name, codes, said) for name, codes, said in listed if codes is not None]
+    faults = [f"{name}: {', '.join((*codes, *said))}" for name, codes, said in known if codes]
     if faults:
         return failed(
             "fault codes: {faults}",
@@ -132,7 +139,7 @@ def npu_fault_codes(facts: HostFacts, need: Need) -> Judgement:
             faults="; ".join(faults),
         )
     if not known:
-        return unknown("npu-smi info -t health gave no list of fault codes")
+        return unknown("neither npu-smi info -t health nor asys gave a list of fault codes")
     return passed("no fault code on {count} chips", count=len(known))
 
 

@@ -34,6 +34,8 @@ def npu_absent(facts: HostFacts, need: Need) -> Judgement:
         return passed("{count} NPU device nodes, and none on PCI", count=len(present))
     if found is None and chips(facts):
         return passed("npu-smi lists {count} chips", count=len(chips(facts)))
+    if found is None and facts.npu_devices:
+        return passed("asys or upgrade-tool speaks of {count} NPUs", count=len(facts.npu_devices))
     if found is None:
         return unknown("the PCI bus could not be read, so an NPU may be there")
     nodes = "no /dev/davinci*" if facts.device_nodes is not None else "whether /dev/davinci* exist is unknown"

@@ -1,5 +1,5 @@
-"""Reads a host out of a text that somebody pasted: the outputs of npu-smi, hccn_tool, lscpu, numactl and lspci, version
-files, and the report of vllm-ascend's collect_env.py, alone or one after the other.
+"""Reads a host out of a text that somebody pasted: the outputs of npu-smi, hccn_tool, asys, upgrade-tool, lscpu,
+numactl and lspci, version files, and the report of vllm-ascend's collect_env.py, alone or one after the other.
 
 Each is known by its own words, wherever it stands. What the text does not hold is unknown, as everywhere.
 """
@@ -13,6 +13,7 @@ from trivet.driver.facts import Cgroup, Cpus, HostFacts, Memory, NumaNode, Proce
 from trivet.driver.npu_facts import NpuErrors, NpuNetwork, NpuSmi
 from trivet.driver.readers.cann import cann_of, components_of
 from trivet.driver.readers.commands import answer
+from trivet.driver.readers.device_tools import parse_devices
 from trivet.driver.readers.environment import is_known
 from trivet.driver.readers.files import id_list
 from trivet.driver.readers.hccn import parse_port
@@ -59,6 +60,7 @@ def read_pasted_host(text: str) -> HostFacts:
         libc=(_match(r"^Libc version: (\S+)$", text) or "").replace("-", " ") or None,
         npu_smi=_npu_smi(text),
         npu_network=_npu_network(text),
+        npu_devices=parse_devices(text),
         stack=_stack(text),
     )
 
