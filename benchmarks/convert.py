@@ -8,7 +8,6 @@ of its own, whose peak of resident memory the kernel counts, whatever that memor
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.families import build_graph
+from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.stamp import stamp
 
 RESULTS = Path(__file__).parent / "results" / "convert.csv"
@@ -116,12 +116,7 @@ def convert(size: int, place: Path | None) -> None:
         "checkpoint_bytes": num_bytes, "largest_tensor_bytes": largest, "peak_rss_bytes": peak,
         "seconds": round(seconds, 1), **asdict(stamp(None, facts, open_device("cpu", facts), "none")),
     }  # fmt: skip
-    is_new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
+    append_rows(RESULTS, [row])
 
 
 if __name__ == "__main__":

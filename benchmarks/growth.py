@@ -8,7 +8,6 @@ time it takes. Rows go to results/growth.csv, and the curves of this run to resu
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import accumulate, takewhile
@@ -35,6 +34,7 @@ from trivet.framework.memory.slots import lay_out
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph, stream_bytes
 from trivet.serve.bench.limits import memory_speeds
+from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
 
@@ -72,7 +72,7 @@ def growth(max_context: int, max_batch: int, repeats: int, threads: int | None) 
                    f"attention {row['attention_s'] * 1e3:8.2f} ms at {row['attention_share_of_bandwidth']:.0%} of "
                    f"{bandwidth / 1e9:.1f} GB/s")  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
-    _append(RESULTS / "growth.csv", rows)
+    append_rows(RESULTS / "growth.csv", rows)
     (RESULTS / "growth.svg").write_text(_drawing(rows))
 
 
@@ -130,14 +130,6 @@ def _measured(plan: CpuPlan, context: int, batch: int, repeats: int) -> dict[str
         "streamed_bytes": streamed_bytes(plan.graph, steps[0]), "attention_s": attention_s,
         "attention_bytes_per_s": attention_bytes / attention_s,
     }  # fmt: skip
-
-
-def _append(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with file.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, list(rows[0]))
-        if opened.tell() == 0:
-            writer.writeheader()
-        writer.writerows(rows)
 
 
 _WIDTH, _HEIGHT, _MARGIN = 420, 300, 50

@@ -9,7 +9,6 @@ peer gets an environment of its own below build/loaders; fio, where it is instal
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from trivet.driver.devices.table import open_device
 from trivet.driver.readers.host import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.serve.bench.load import drop_from_page_cache
+from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.stamp import stamp
 
 ROOT = Path(__file__).parents[1]
@@ -270,11 +270,7 @@ def summary(name: str, rows: Sequence[dict[str, Any]]) -> str:
 
 def append(rows: Sequence[dict[str, Any]]) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, COLUMNS)
-        if opened.tell() == 0:
-            writer.writeheader()
-        writer.writerows(rows)
+    append_rows(RESULTS, rows, COLUMNS)
 
 
 def run(command: Sequence[str | Path]) -> str:

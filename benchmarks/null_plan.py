@@ -8,7 +8,6 @@ on the machine does not count. Rows go to results/null_plan.csv.
 
 from __future__ import annotations
 
-import csv
 import time
 from pathlib import Path
 from statistics import median
@@ -27,6 +26,7 @@ from trivet.framework.engine.sequence import new_request
 from trivet.framework.engine.targets import Targets
 from trivet.framework.graph.cost import StepCost
 from trivet.framework.graph.plan import Batch, Limits
+from trivet.serve.bench.rows import append_rows
 
 RESULTS = Path(__file__).parent / "results" / "null_plan.csv"
 _PROMPT, _VOCAB = 100, 8
@@ -75,11 +75,7 @@ def null_plan(sequences: tuple[int, ...], repeats: int) -> None:
         })  # fmt: skip
         click.echo(f"{count} running: a step takes {step_s * 1e3:.2f} ms of processor time")
     RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, list(rows[0]))
-        if opened.tell() == 0:
-            writer.writeheader()
-        writer.writerows(rows)
+    append_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":

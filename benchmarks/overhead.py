@@ -9,7 +9,6 @@ time is taken out, and the sampler's told apart. Rows go to results/overhead.csv
 from __future__ import annotations
 
 import asyncio
-import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from trivet.framework.engine.sequence import new_request
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Batch, Plan
 from trivet.framework.model.loader import LoadedModel, load
+from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.run import default_model
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.steps import some_tokens
@@ -139,11 +139,7 @@ def overhead(model: str | None, batch: int, repeats: int) -> None:
             click.echo(f"through the {way}, {name:<6} {batch} sequences: a step {step_s * 1e3:.2f} ms, of it the "
                        f"sampler {sampler:.2%} and the engine {engine:.2%}")  # fmt: skip
     RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, list(rows[0]))
-        if opened.tell() == 0:
-            writer.writeheader()
-        writer.writerows(rows)
+    append_rows(RESULTS, rows)
 
 
 def _shares(run: Callable[..., float], loaded: LoadedModel, params: SamplingParams, batch: int) -> tuple[float, ...]:

@@ -11,7 +11,6 @@ inside the pieces.
 
 from __future__ import annotations
 
-import csv
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from trivet.framework.graph.cost import step_cost
 from trivet.framework.memory.slots import SlotPool
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph
+from trivet.serve.bench.rows import append_rows
 
 RESULTS = Path(__file__).parent / "results" / "replay.csv"
 # From the published config.json of Qwen2.5-7B-Instruct.
@@ -89,11 +89,7 @@ def replay(
                 f"{served.internal_fragmentation:.1%} empty inside, TTFT p99 {served.ttft_s['p99']:.1f} s"
             )
     RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, list(rows[0]))
-        if opened.tell() == 0:
-            writer.writeheader()
-        writer.writerows(rows)
+    append_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
-"""Converts again and again, killed between two lines of our code; run by test_conversion.py in a process of its own.
+"""Converts again and again, killed between two lines of our code; run by test_conversion.py in a process of its own."""
 
-Forks, so that a killed conversion costs milliseconds, which a process with threads must not do.
-"""
-
-import os
 import random
 import shutil
-import signal
 import sys
 from pathlib import Path
 
+from tests.properties.mortal import lines_run
 from trivet.base.errors import CheckpointError
 from trivet.framework.model import convert as conversion
 from trivet.framework.model.package import open_package
@@ -24,31 +20,9 @@ WANTED = Wanted(shard_bytes=100_000)
 
 def run(source: Path, destination: Path, place: str, last_line: int | None) -> int:
     """Convert in a child that kills itself after so many lines of `place`; the lines it ran, 0 if it was killed."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        lines = 0
-
-        def trace(frame, event, argument):
-            nonlocal lines
-            if not frame.f_code.co_filename.startswith(place):
-                return None
-            lines += event == "line"
-            if lines == last_line:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        conversion.convert(source, destination, WANTED)
-        sys.settrace(None)
-        os.write(send, str(lines).encode())
-        os._exit(0)
-    os.close(send)
-    _, status = os.waitpid(child, 0)
-    told = os.read(receive, 20)
-    os.close(receive)
-    assert os.WIFSIGNALED(status) == (not told), f"the child neither ended nor was killed: {status}"
-    return int(told or 0)
+    return lines_run(
+        lambda: conversion.convert(source, destination, WANTED), lambda file: file.startswith(place), last_line
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:

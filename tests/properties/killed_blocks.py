@@ -1,15 +1,14 @@
 """Publishes blocks again and again, killed between two lines of the file tier; run by test_kv_files.py in a process of
-its own, as killed.py is and for the same reason."""
+its own, as killed.py is."""
 
-import os
 import random
-import signal
 import sys
 from array import array
 from pathlib import Path
 
 import numpy as np
 
+from tests.properties.mortal import lines_run
 from trivet.framework.memory import file_tier
 from trivet.framework.memory.block import HEADER_BYTES, checksum
 from trivet.framework.memory.chain import Chain, Identity, Link
@@ -35,31 +34,11 @@ def opened(folder: Path) -> FileTier:
 
 def publish(folder: Path, numbers: list[int], last_line: int | None) -> int:
     """Open the folder and publish in a child that kills itself after so many lines; the lines it ran, 0 if killed."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        lines = 0
-
-        def trace(frame, event, argument):
-            nonlocal lines
-            if frame.f_code.co_filename != file_tier.__file__:
-                return None
-            lines += event == "line"
-            if lines == last_line:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        opened(folder).publish([(link(number), payload(number), checksum(payload(number))) for number in numbers])
-        sys.settrace(None)
-        os.write(send, str(lines).encode())
-        os._exit(0)
-    os.close(send)
-    _, status = os.waitpid(child, 0)
-    told = os.read(receive, 20)
-    os.close(receive)
-    assert os.WIFSIGNALED(status) == (not told), f"the child neither ended nor was killed: {status}"
-    return int(told or 0)
+    return lines_run(
+        lambda: opened(folder).publish([(link(n), payload(n), checksum(payload(n))) for n in numbers]),
+        lambda file: file == file_tier.__file__,
+        last_line,
+    )
 
 
 def check(folder: Path) -> int:

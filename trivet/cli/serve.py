@@ -20,10 +20,9 @@ def serve(
     """Serve MODEL, a package, a Hugging Face folder or a GGUF file, over the OpenAI API."""
     from trivet.base.settings import read_settings
     from trivet.cli.options import load_model, targets_of
-    from trivet.framework.engine.cost_model import calibrated
     from trivet.serve.log import log_to_stderr
     from trivet.serve.server import Server, check_exposure, listen
-    from trivet.serve.service import Service, start_model
+    from trivet.serve.service import Service, start_loaded
 
     log_to_stderr()
     settings = read_settings()
@@ -33,14 +32,7 @@ def serve(
     service = Service(name, api_key=settings.api_key)
     with Server(service, listener) as server:
         loaded = load_model(model, **options)
-        targets = targets_of(target_itl, target_ttft, max_waiting)
-        costs = calibrated(loaded.plan)
-        service.open(
-            start_model(
-                loaded.plan, loaded.tokenizer, loaded.chat_template, name,
-                tiers=loaded.tiers, costs=costs, targets=targets,
-            )
-        )  # fmt: skip
+        service.open(start_loaded(loaded, name, targets_of(target_itl, target_ttft, max_waiting)))
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()
 

@@ -43,11 +43,10 @@ def up(
     from trivet.base.settings import read_settings
     from trivet.cli.options import load_options, targets_of
     from trivet.cli.serve import model_name
-    from trivet.framework.engine.cost_model import calibrated
     from trivet.serve.legs import EXIT_STATUS, climb
     from trivet.serve.log import log_to_stderr
     from trivet.serve.server import Server, check_exposure, listen
-    from trivet.serve.service import Service, start_model
+    from trivet.serve.service import Service, start_loaded
 
     log_to_stderr()
     settings = read_settings()
@@ -65,16 +64,9 @@ def up(
         raise click.exceptions.Exit(EXIT_STATUS[climbed.failed_leg or "framework"])
     if listener is None:
         return
-    loaded, name = climbed.model, served_name or model_name(model)
+    name = served_name or model_name(model)
     service = Service(name, api_key=settings.api_key)
-    targets = targets_of(target_itl, target_ttft, max_waiting)
-    costs = calibrated(loaded.plan)
-    service.open(
-        start_model(
-            loaded.plan, loaded.tokenizer, loaded.chat_template, name,
-            tiers=loaded.tiers, costs=costs, targets=targets,
-        )
-    )  # fmt: skip
+    service.open(start_loaded(climbed.model, name, targets_of(target_itl, target_ttft, max_waiting)))
     with Server(service, listener) as server:
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()

@@ -9,6 +9,7 @@ import numpy as np
 from trivet.base.dtypes import Array, DType
 from trivet.operators.contract import WEIGHTS, Argument, Axis, Call, Operator, Sample, Tolerance, register, resolve
 from trivet.operators.cpu import implement_kernel
+from trivet.operators.panels import refuse_rows
 from trivet.operators.samples import normal, spec
 
 _SIZES = ((1, 1, 1), (1, 64, 96), (2, 33, 31), (5, 48, 33), (7, 129, 65), (13, 576, 64), (40, 515, 100))
@@ -54,14 +55,6 @@ def _features(call: Call, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return resolve(_in(call), sizes), resolve(call.outputs[0].axes[1], sizes)
 
 
-def _refuse(call: Call) -> str | None:
-    weight = call.inputs[1]
-    assert weight is not None
-    if weight.layout != "panels":
-        return f"weight lies in {weight.layout}; the kernel streams panels (pass lay_out)"
-    return None
-
-
 register(
     Operator(
         name="linear",
@@ -80,4 +73,4 @@ register(
     )
 )
 
-implement_kernel("linear", ("x", "weight", "bias", "y"), integers=_features, refuse=_refuse)
+implement_kernel("linear", ("x", "weight", "bias", "y"), integers=_features, refuse=refuse_rows)

@@ -27,6 +27,7 @@ from trivet.operators.contract import (
     resolve,
 )
 from trivet.operators.cpu import implement_kernel
+from trivet.operators.panels import refuse_rows
 from trivet.operators.samples import normal, spec
 
 # (tokens, experts, chosen, width in, width out): one of all, odd, one past a tile of rows and a panel, more experts
@@ -160,14 +161,6 @@ def _unpermute_integers(call: Call, sizes: Mapping[str, int]) -> tuple[int, ...]
     return width, chosen
 
 
-def _refuse_rows(call: Call) -> str | None:
-    weight = call.inputs[1]
-    assert weight is not None
-    if weight.layout != "panels":
-        return f"weight lies in {weight.layout}; the kernel streams panels (pass lay_out)"
-    return None
-
-
 register(
     Operator(
         name="moe_permute",
@@ -224,5 +217,5 @@ register(
 )
 
 implement_kernel("moe_permute", ("x", "experts", "y", "places", "ends"), integers=_permute_integers)
-implement_kernel("grouped_linear", ("x", "weight", "ends", "y"), integers=_grouped_integers, refuse=_refuse_rows)
+implement_kernel("grouped_linear", ("x", "weight", "ends", "y"), integers=_grouped_integers, refuse=refuse_rows)
 implement_kernel("moe_unpermute", ("x", "places", "weights", "y"), integers=_unpermute_integers)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from trivet.base.dtypes import GROUP, Array, DType, integers_and_scales, row_bytes
+from trivet.operators.contract import Call
 
 PANEL_OUTPUTS = 32
 _PAIR_ORDER = np.arange(PANEL_OUTPUTS).reshape(2, PANEL_OUTPUTS // 2).T.reshape(-1)  # 0, 16, 1, 17, …
@@ -62,6 +63,15 @@ def unpack_panels(panels: Array, outputs: int) -> Array:
     if panels.dtype == np.uint16:
         rows = rows[:, _OUTPUT_ORDER]
     return np.ascontiguousarray(rows.reshape(num_panels * PANEL_OUTPUTS, inputs)[:outputs])
+
+
+def refuse_rows(call: Call) -> str | None:
+    """Why the CPU's kernels cannot stream the weight of this call, its second input; None where it is packed."""
+    weight = call.inputs[1]
+    assert weight is not None
+    if weight.layout != "panels":
+        return f"weight lies in {weight.layout}; the kernel streams panels (pass lay_out)"
+    return None
 
 
 def _pack_groups(rows: Array) -> Array:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from trivet.base.errors import UnavailableError
 from trivet.base.units import MIB
-from trivet.framework.engine.cost_model import CostModel
+from trivet.framework.engine.cost_model import CostModel, calibrated
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.metrics import EngineMetrics
@@ -23,6 +23,7 @@ from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Plan
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.chat_template import ChatTemplate
+from trivet.framework.model.loader import LoadedModel
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.serve.errors import HttpError
 
@@ -61,6 +62,14 @@ def start_model(
     worker = AsyncEngine(engine)
     worker.start()
     return ServedModel(worker, tokenizer, chat_template, plan.vocab_size, engine.max_length, metrics.registry)
+
+
+def start_loaded(loaded: LoadedModel, name: str, targets: Targets) -> ServedModel:
+    """`start_model` with all that was loaded, and its steps predicted from a few that are run now."""
+    return start_model(
+        loaded.plan, loaded.tokenizer, loaded.chat_template, name,
+        tiers=loaded.tiers, costs=calibrated(loaded.plan), targets=targets,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

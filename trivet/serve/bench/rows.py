@@ -22,30 +22,35 @@ def to_row(figure: Figure, stamp: Stamp) -> Row:
     return {**asdict(figure), **asdict(stamp)}
 
 
-def check_csv(file: Path) -> None:
-    """Raise TrivetError unless rows can be appended to the file: asked before measuring for minutes."""
+def check_csv(file: Path, columns: Sequence[str] = COLUMNS) -> None:
+    """Raise TrivetError unless such rows can be appended to the file: asked before measuring for minutes."""
     if not os.access(file if file.exists() else file.parent, os.W_OK) or file.is_dir():
         raise TrivetError(f"{file}: cannot be written to", "name a file in a folder that exists and is yours")
     if not file.exists() or file.stat().st_size == 0:
         return
     with file.open(newline="") as opened:
         found = next(csv.reader(opened))
-    if found != list(COLUMNS):
+    if found != list(columns):
         raise TrivetError(f"{file}: its columns are not those of these rows", "move it away, or name another file")
 
 
 def append_csv(file: Path, rows: Sequence[Row]) -> None:
-    """Append the rows; a new file gets the names of its columns first. None is an empty field.
+    """Append rows of figures. Raises TrivetError as `check_csv` does."""
+    append_rows(file, [{**row, "settings": format_settings(row["settings"])} for row in rows], COLUMNS)
 
-    Raises TrivetError as `check_csv` does.
+
+def append_rows(file: Path, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
+    """Append rows of any kind; a new file gets the names of its columns first. None is an empty field.
+
+    The columns are those of the first row unless given. Raises TrivetError as `check_csv` does.
     """
-    check_csv(file)
+    columns = columns or list(rows[0])
+    check_csv(file, columns)
     with file.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, COLUMNS)
+        writer = csv.DictWriter(opened, columns)
         if opened.tell() == 0:
             writer.writeheader()
-        for row in rows:
-            writer.writerow({**row, "settings": format_settings(row["settings"])})
+        writer.writerows(rows)
 
 
 def format_settings(settings: Mapping[str, str | int | float | None]) -> str:
