@@ -1,4 +1,4 @@
-// Attention over the KV cache. A row (a head of a token) goes through its positions in spans of 256 from position 0,
+// Attention over the KV cache. A row (a head of a token) goes through its positions in spans of 512 from position 0,
 // and through a span in tiles of 64 with a running softmax; the results of spans are merged in their order. Who
 // computes which span, and in whose company, is left to the division of the work: it cannot change a bit.
 // A slot may hold anything, NaN included, at positions after the row's own: those are left out, not multiplied by zero.
@@ -10,7 +10,7 @@ namespace tv::TV_TARGET {
 
 constexpr int64_t kTileTokens = 64;
 constexpr int kTileBlocks = kTileTokens / kBlockTokens;
-constexpr int64_t kSpanTokens = 256;
+constexpr int64_t kSpanTokens = 512;
 static_assert(kBlockTokens == kBlock && kSpanTokens % kTileTokens == 0 && kTileRows <= kBlock);
 
 // Blocks that a tile of rows works on side by side: as many chains as the register file holds, and at most a tile's.
@@ -19,6 +19,12 @@ constexpr int columns_for(int rows) {
     const int fit = kAccumulators / (rows * kParts);
     return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
+
+// A constant as an argument.
+template <int N>
+struct Number {
+    static constexpr int value = N;
+};
 
 // Where the blocks of keys and values of a tile are.
 template <class C>
@@ -72,25 +78,72 @@ struct Partial {
 static constexpr int64_t kMaxPartialFloats = kBlock + kMaxHeadDim;
 
 // Both halves of a tile's work fetch the same place of the next tile, element by element: a head's keys and values lie
-// in pieces, and at each the hardware's own prefetching starts anew (32k positions, one thread: 8.5 → 11.6 GB/s).
+// in pieces, and at each the hardware's own prefetching starts anew. Into L2, since a tile and the next together are
+// more than an L1 has room for (32k positions on a Zen 4, two threads: 19 GB/s into L1, 31 into L2).
+TV_INLINE void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
+
+// Both read words, and of bfloat16 two elements with each: that is half the work of widening them one by one.
+
+// Elements d and d + 1 of sixteen keys.
+TV_INLINE void load_keys(const float* from, Block& first, Block& second) {
+    first = load_block(from);
+    second = load_block(from + kBlock);
+}
+TV_INLINE void load_keys(const BFloat16* from, Block& first, Block& second) {
+    TV_UNROLL for (int i = 0; i < kParts; ++i) {
+        const Words pairs = load_words(from + 2 * i * kLanes);
+        first.part[i] = low_halves(pairs);
+        second.part[i] = high_halves(pairs);
+    }
+}
+
+// COLUMNS · 16 elements of a value: of bfloat16 in the order of the words' halves, see element_at.
+template <int COLUMNS>
+TV_INLINE void load_values(const float* from, Block* values) {
+    TV_UNROLL for (int c = 0; c < COLUMNS; ++c) values[c] = load_block(from + c * kBlock);
+}
+template <int COLUMNS>
+TV_INLINE void load_values(const BFloat16* from, Block* values) {
+    static_assert(COLUMNS * kParts % 2 == 0);
+    TV_UNROLL for (int v = 0; v < COLUMNS * kParts; v += 2) {
+        const Words pairs = load_words(from + v * kLanes);
+        values[v / kParts].part[v % kParts] = low_halves(pairs);
+        values[(v + 1) / kParts].part[(v + 1) % kParts] = high_halves(pairs);
+    }
+}
+
+// Elements that load_values takes at least; what is left of a head after them is loaded in its own order.
+constexpr int64_t kRun = larger(2 * kLanes, kBlock);
+
+// Which element of a value stands at `place` of a partial.
+template <class C>
+TV_INLINE int64_t element_at(int64_t place, int64_t head_dim) {
+    if (sizeof(C) == sizeof(float) || place >= head_dim - head_dim % kRun) return place;
+    const int64_t lane = place % (2 * kLanes);
+    return place - lane + (lane < kLanes ? 2 * lane : 2 * (lane - kLanes) + 1);
+}
 
 // One chain for each position of COLUMNS blocks: q · k over head_dim in order.
-// q: [head_dim, ROWS]; scores: [ROWS, kTileTokens], from the first of these blocks on.
+// q: [ROWS, kMaxHeadDim]; scores: [ROWS, kTileTokens], from the first of these blocks on.
 template <int ROWS, int COLUMNS, class C>
 TV_INLINE void score(const float* q, const C* const* keys, const C* const* next, int64_t head_dim, float* scores) {
     Block sums[ROWS][COLUMNS];
     TV_UNROLL for (int r = 0; r < ROWS; ++r) {
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = broadcast_block(0.0f);
     }
-    for (int64_t d = 0; d < head_dim; ++d) {
-        Block key[COLUMNS];
+    for (int64_t d = 0; d < head_dim; d += 2) {
+        Block first[COLUMNS], second[COLUMNS];
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            key[c] = load_block(keys[c] + d * kBlockTokens);
-            __builtin_prefetch(next[c] + d * kBlockTokens);
+            load_keys(keys[c] + d * kBlockTokens, first[c], second[c]);
+            prefetch(next[c] + d * kBlockTokens);
         }
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const Block element = broadcast_block(q[d * ROWS + r]);
-            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(key[c], element, sums[r][c]);
+            const Block element = broadcast_block(q[r * kMaxHeadDim + d]);
+            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(first[c], element, sums[r][c]);
+        }
+        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+            const Block element = broadcast_block(q[r * kMaxHeadDim + d + 1]);
+            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(second[c], element, sums[r][c]);
         }
     }
     TV_UNROLL for (int r = 0; r < ROWS; ++r) {
@@ -99,12 +152,11 @@ TV_INLINE void score(const float* q, const C* const* keys, const C* const* next,
 }
 
 // One chain for each of COLUMNS · 16 elements: what was summed before, shrunk, then weight · value over the positions
-// of the tile from `begin` to `end`, in order. `n` of the elements exist, all of them where there are several columns.
-template <int ROWS, int COLUMNS, class C>
+// of the tile from `begin` to `end`, in order. What is left of a head is less than kRun; n of its elements exist.
+template <int ROWS, int COLUMNS, bool IS_REST, class C>
 TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
                           const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t d, int64_t begin,
                           int64_t end) {
-    const int64_t n = COLUMNS > 1 ? kBlock : head_dim - d;
     Block sums[ROWS][COLUMNS];
     TV_UNROLL for (int r = 0; r < ROWS; ++r) {
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
@@ -115,9 +167,13 @@ TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* s
         const int64_t place = t % kBlockTokens * head_dim + d;
         const C* from = tile.values[t / kBlockTokens] + place;
         Block value[COLUMNS];
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) value[c] = load_block(from + c * kBlock, n);
+        if constexpr (IS_REST) {
+            value[0] = load_block(from, head_dim - d);
+        } else {
+            load_values<COLUMNS>(from, value);
+        }
         const C* from_next = next.values[t / kBlockTokens] + place;
-        TV_UNROLL for (int c = 0; c < COLUMNS; c += 2) __builtin_prefetch(from_next + c * kBlock);
+        TV_UNROLL for (int c = 0; c < COLUMNS; c += 2) prefetch(from_next + c * kBlock);
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
             const Block weight = broadcast_block(weights[r * kTileTokens + t]);
             TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(value[c], weight, sums[r][c]);
@@ -133,14 +189,17 @@ TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* s
 template <int ROWS, class C>
 static void accumulate_all(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
                            const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t begin, int64_t end) {
+    constexpr int run = kRun / kBlock;
     constexpr int columns = columns_for(ROWS);
+    static_assert(columns % run == 0);
+    const auto accumulate_at = [&](auto num_columns, auto is_rest, int64_t d) {
+        accumulate<ROWS, decltype(num_columns)::value, decltype(is_rest)::value>(
+            sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
+    };
     int64_t d = 0;
-    for (; d + columns * kBlock <= head_dim; d += columns * kBlock) {
-        accumulate<ROWS, columns>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
-    }
-    for (; d < head_dim; d += kBlock) {
-        accumulate<ROWS, 1>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
-    }
+    for (; d + columns * kBlock <= head_dim; d += columns * kBlock) accumulate_at(Number<columns>(), Number<0>(), d);
+    for (; d + kRun <= head_dim; d += kRun) accumulate_at(Number<run>(), Number<0>(), d);
+    for (; d < head_dim; d += kBlock) accumulate_at(Number<1>(), Number<1>(), d);
 }
 
 // What a row carries from tile to tile beside its output: the largest score, and the sum of weights by lane.
@@ -165,16 +224,17 @@ TV_INLINE float largest_score(float before, int64_t n, float* scores) {
 
 // exp(score - max) in place; their sum, by lane. A position that does not count has the score -inf, the weight 0.
 TV_INLINE Block weigh(float max, float* scores) {
-    Block weight[kTileBlocks];
+    Block sums[2] = {broadcast_block(0.0f), broadcast_block(0.0f)};
     TV_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
-        weight[b] = exp(load_block(scores + b * kBlock) - broadcast_block(max));
-        store_block(scores + b * kBlock, weight[b]);
+        const Block weight = exp_of_negative(load_block(scores + b * kBlock) - broadcast_block(max));
+        store_block(scores + b * kBlock, weight);
+        sums[b % 2] = sums[b % 2] + weight;
     }
-    return (weight[0] + weight[1]) + (weight[2] + weight[3]);
+    return sums[0] + sums[1];
 }
 
 // The partials of ROWS rows over the positions from `begin` to `end`, at most a span and no further than the last row
-// sees. q: [head_dim, ROWS], scaled; partials: row after row.
+// sees. q: [ROWS, kMaxHeadDim], scaled; partials: row after row.
 template <int ROWS, class C>
 static void attend_span(const Attention<C>& call, const float* q, const int64_t* length, int64_t begin, int64_t end,
                         float* partials) {
@@ -207,12 +267,12 @@ static void attend_span(const Attention<C>& call, const float* q, const int64_t*
             shrink[r] = running[r].max - max;
             running[r].max = max;
         }
-        store_block(shrink, exp(load_block(shrink)));  // of a row that sees nothing here: e^0
+        Block sum[ROWS];
         for (int r = 0; r < ROWS; ++r) {
-            if (seen[r] == 0) continue;
-            const Block sum = weigh(running[r].max, weights + r * kTileTokens);
-            running[r].sum = fma(running[r].sum, broadcast_block(shrink[r]), sum);
+            sum[r] = seen[r] > 0 ? weigh(running[r].max, weights + r * kTileTokens) : broadcast_block(0.0f);
         }
+        store_block(shrink, exp(load_block(shrink)));  // of a row that sees nothing here: e^0
+        for (int r = 0; r < ROWS; ++r) running[r].sum = fma(running[r].sum, broadcast_block(shrink[r]), sum[r]);
         float* sums_of_row = Partial{partials}.values();
         accumulate_all<ROWS>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, 0, seen[0]);
         const float one = 1.0f;
@@ -242,18 +302,19 @@ static void merge(const Partial& total, const Partial& next, int64_t head_dim) {
     }
 }
 
+template <class C>
 static void write_row(const Partial& total, int64_t head_dim, float* out) {
     const Block sum = broadcast_block(total.sum());
-    for (int64_t d = 0; d < head_dim; d += kBlock) {
-        store_block(out + d, load_block(total.values() + d) / sum, head_dim - d);
-    }
+    alignas(64) float result[kMaxHeadDim];
+    for (int64_t d = 0; d < head_dim; d += kBlock) store_block(result + d, load_block(total.values() + d) / sum);
+    for (int64_t i = 0; i < head_dim; ++i) out[element_at<C>(i, head_dim)] = result[i];
 }
 
 template <int ROWS, class C>
 static void load_rows(const Attention<C>& call, int64_t token, int64_t first, float* q, int64_t* length) {
     for (int r = 0; r < ROWS; ++r) {
         const float* from = call.q_of(token, first + r);
-        for (int64_t d = 0; d < call.stream.head_dim; ++d) q[d * ROWS + r] = from[d] * call.scale;
+        for (int64_t d = 0; d < call.stream.head_dim; ++d) q[r * kMaxHeadDim + d] = from[d] * call.scale;
         length[r] = call.length_of(token, first + r);
     }
 }
@@ -276,7 +337,7 @@ static void attend_rows(const Attention<C>& call, int64_t token, int64_t first) 
             merge({totals + r * row_floats}, {partials + r * row_floats}, head_dim);
         }
     }
-    for (int r = 0; r < ROWS; ++r) write_row({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
+    for (int r = 0; r < ROWS; ++r) write_row<C>({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
 }
 
 // Some spans of a tile of rows, each span's partials to `scratch` [spans, num_rows, floats of a partial].
@@ -305,14 +366,9 @@ static void merge_spans(const Attention<C>& call, int64_t token, int64_t num_row
         for (int64_t span = 0; span < num_spans; ++span) {
             merge(total, {scratch + span * span_floats + i * Partial::floats(head_dim)}, head_dim);
         }
-        write_row(total, head_dim, call.out_of(token, i));
+        write_row<C>(total, head_dim, call.out_of(token, i));
     }
 }
-
-template <int N>
-struct Rows {
-    static constexpr int value = N;
-};
 
 // `run` with the number of rows as a constant.
 template <int ROWS, class Run>
@@ -320,7 +376,7 @@ static void with_rows(int64_t rows, const Run& run) {
     if constexpr (ROWS > 1) {
         if (rows < ROWS) return with_rows<ROWS - 1>(rows, run);
     }
-    run(Rows<ROWS>());
+    run(Number<ROWS>());
 }
 
 // How a step's work is cut into items. A tile of rows that sees more than a span may be several items, so that a

@@ -128,16 +128,13 @@ TV_INLINE float max_of(const Block& a) {
     return fold(a, [](Vec x, Vec y) { return x > y ? x : y; });
 }
 
-// e^x within 1.3e-7 of the true value (relative, where that is a normal number); 0 and infinity beyond; NaN stays NaN.
-// x = n ln 2 + r with |r| ≤ ln 2 / 2, and the Taylor series of e^r to r^7 (what is left out is below 6e-9).
-TV_INLINE Vec exp(Vec x) {
-    // e^-150 is below the smallest denormal and e^150 above the largest float; the comparisons leave a NaN alone.
-    x = x < -150.0f ? broadcast(-150.0f) : x;
-    x = x > 150.0f ? broadcast(150.0f) : x;
-    // Adding 1.5 · 2^23 rounds to an integer and leaves it in the low bits.
-    const float rounder = 12582912.0f;
-    const Vec shifted = fma(x, broadcast(1.44269504f), broadcast(rounder));
-    const Vec n = shifted - rounder;
+// x = n ln 2 + r with |r| ≤ ln 2 / 2: e^r by its Taylor series to r^7 (what is left out is below 6e-9), and n as the
+// low bits of `shifted`. The sum of both errors stays below 1.3e-7, relative.
+constexpr float kRounder = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer and leaves that in the low bits
+TV_INLINE Vec exp_of_rest(Vec x, Words& shifted) {
+    const Vec sum = fma(x, broadcast(1.44269504f), broadcast(kRounder));
+    const Vec n = sum - kRounder;
+    shifted = bits_as<Words>(sum) - bits_as<uint32_t>(kRounder);
     // ln 2 in two parts, the first with enough zero bits that n times it is exact.
     Vec r = fma(n, broadcast(-0.693359375f), x);
     r = fma(n, broadcast(2.12194440e-4f), r);
@@ -148,15 +145,34 @@ TV_INLINE Vec exp(Vec x) {
     p = fma(p, r, broadcast(1.0f / 6));
     p = fma(p, r, broadcast(0.5f));
     p = fma(p, r, broadcast(1.0f));
-    p = fma(p, r, broadcast(1.0f));
+    return fma(p, r, broadcast(1.0f));
+}
+
+// e^x; 0 and infinity beyond what a float holds; NaN stays NaN.
+TV_INLINE Vec exp(Vec x) {
+    // e^-150 is below the smallest denormal and e^150 above the largest float; the comparisons leave a NaN alone.
+    x = x < -150.0f ? broadcast(-150.0f) : x;
+    x = x > 150.0f ? broadcast(150.0f) : x;
+    Words n;
+    const Vec p = exp_of_rest(x, n);
     // 2^n as two factors, so that results below the normal range are rounded to denormals and not lost.
-    const Words biased = bits_as<Words>(shifted) - (bits_as<uint32_t>(rounder) - 2 * 127);
+    const Words biased = n + broadcast_words(2 * 127);
     const Words half = biased >> 1;
     return p * bits_as<Vec>(half << 23) * bits_as<Vec>((biased - half) << 23);
 }
 
+// e^x for x ≤ 0; 0 where that is below the smallest normal float, at -infinity too; NaN stays NaN.
+TV_INLINE Vec exp_of_negative(Vec x) {
+    Words n;
+    const Vec p = exp_of_rest(x, n);
+    return x < -87.0f ? broadcast(0.0f) : p * bits_as<Vec>((n + broadcast_words(127)) << 23);
+}
+
 TV_INLINE Block exp(const Block& a) {
     return each_part([&](int i) { return exp(a.part[i]); });
+}
+TV_INLINE Block exp_of_negative(const Block& a) {
+    return each_part([&](int i) { return exp_of_negative(a.part[i]); });
 }
 
 }  // namespace tv::TV_TARGET

@@ -21,9 +21,11 @@ constexpr int64_t kSumStride = kManyPanels * kPanelOutputs;
 // Chains of ROWS × COLUMNS · 2 · lanes outputs, from `column` of the panel on, over `run` of its inputs. Weights are
 // widened for every tile: made float32 once for many tiles they were slower (97 in place of 107 GFLOP/s for 48 rows on
 // one core of a Zen 4), since the units that widen have nothing else to do and twice the bytes come from L2.
+// On the way it fetches into L2 what comes after: a block is too short for the hardware to notice in time that it is a
+// stream (8 rows of a whole model, two threads of a Zen 4: 17.9 → 12.6 ms).
 // x: [ROWS, run], kBlockStride apart; sums: [ROWS, 32], both halves of a panel, kSumStride apart.
 template <int ROWS, int COLUMNS, class Panel>
-TV_INLINE void run_tile(const Panel& panel, int column, const float* x, float* sums, int64_t run) {
+TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const float* x, float* sums, int64_t run) {
     Vec low[ROWS][COLUMNS];
     Vec high[ROWS][COLUMNS];
     const auto low_sum = [&](int r, int c) { return sums + r * kSumStride + (column + c) * kLanes; };
@@ -36,6 +38,7 @@ TV_INLINE void run_tile(const Panel& panel, int column, const float* x, float* s
     for (int64_t k = 0; k < run; ++k) {
         Vec low_weight[COLUMNS];
         Vec high_weight[COLUMNS];
+        __builtin_prefetch(next + k * Panel::kInputBytes, 0, 2);
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) panel.load(k, column + c, low_weight[c], high_weight[c]);
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
             const Vec element = broadcast(x[r * kBlockStride + k]);
@@ -59,63 +62,57 @@ TV_INLINE void run_tile(const Panel& panel, int column, const float* x, float* s
     }
 }
 
+// A block of a panel, its inputs from k on; `next` is the block that comes after it.
 template <int ROWS, class Panel>
-static void run_panel(int64_t rows, const char* stored, int64_t k, const float* x, float* sums, int64_t depth) {
+static void run_panel(int64_t rows, const char* stored, const char* next, int64_t k, const float* x, float* sums,
+                      int64_t depth) {
     if constexpr (ROWS > 1) {
-        if (rows < ROWS) return run_panel<ROWS - 1, Panel>(rows, stored, k, x, sums, depth);
+        if (rows < ROWS) return run_panel<ROWS - 1, Panel>(rows, stored, next, k, x, sums, depth);
     }
     for (int64_t from = 0; from < depth; from += Panel::kRun) {
         const Panel panel(stored, k + from);
         const int64_t run = smaller(Panel::kRun, depth - from);
         for (int c = 0; c < kPanelColumns; c += kTileColumns) {
-            run_tile<ROWS, kTileColumns>(panel, c, x + from, sums, run);
+            run_tile<ROWS, kTileColumns>(panel, next + Panel::bytes(from), c, x + from, sums, run);
         }
     }
 }
 
-// One row by PANELS panels and all their inputs: every panel is read as one stream.
-template <int PANELS, class Panel>
+// One row by a panel and all its inputs. Panels side by side would be more chains, but more streams too, and memory is
+// what one row waits for (56 MB, two threads of a Zen 4: 48 GB/s in pairs of panels, 57 one by one).
+template <class Panel>
 static void run_row(const char* stored, const float* x, float* sums, int64_t inputs) {
-    Vec low[PANELS][kPanelColumns] = {};
-    Vec high[PANELS][kPanelColumns] = {};
+    Vec low[kPanelColumns] = {};
+    Vec high[kPanelColumns] = {};
     for (int64_t from = 0; from < inputs; from += Panel::kRun) {
+        const Panel panel(stored, from);
         const int64_t run = smaller(Panel::kRun, inputs - from);
-        Vec low_run[PANELS][kPanelColumns];
-        Vec high_run[PANELS][kPanelColumns];
-        const auto panel = [&](int p) { return Panel(stored + p * Panel::bytes(inputs), from); };
-        TV_UNROLL for (int p = 0; p < PANELS; ++p) {
-            TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) low_run[p][c] = high_run[p][c] = Vec{};
-        }
+        Vec low_run[kPanelColumns] = {};
+        Vec high_run[kPanelColumns] = {};
         for (int64_t k = 0; k < run; ++k) {
             const Vec element = broadcast(x[from + k]);
-            TV_UNROLL for (int p = 0; p < PANELS; ++p) {
-                TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
-                    Vec low_weight, high_weight;
-                    panel(p).load(k, c, low_weight, high_weight);
-                    low_run[p][c] = fma(low_weight, element, low_run[p][c]);
-                    high_run[p][c] = fma(high_weight, element, high_run[p][c]);
-                }
+            TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
+                Vec low_weight, high_weight;
+                panel.load(k, c, low_weight, high_weight);
+                low_run[c] = fma(low_weight, element, low_run[c]);
+                high_run[c] = fma(high_weight, element, high_run[c]);
             }
         }
-        TV_UNROLL for (int p = 0; p < PANELS; ++p) {
-            TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
-                if constexpr (Panel::kIsScaled) {
-                    Vec low_scale, high_scale;
-                    panel(p).load_scales(c, low_scale, high_scale);
-                    low[p][c] = fma(low_run[p][c], low_scale, low[p][c]);
-                    high[p][c] = fma(high_run[p][c], high_scale, high[p][c]);
-                } else {
-                    low[p][c] = low_run[p][c];  // there is one run
-                    high[p][c] = high_run[p][c];
-                }
+        TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
+            if constexpr (Panel::kIsScaled) {
+                Vec low_scale, high_scale;
+                panel.load_scales(c, low_scale, high_scale);
+                low[c] = fma(low_run[c], low_scale, low[c]);
+                high[c] = fma(high_run[c], high_scale, high[c]);
+            } else {
+                low[c] = low_run[c];  // there is one run
+                high[c] = high_run[c];
             }
         }
     }
-    TV_UNROLL for (int p = 0; p < PANELS; ++p) {
-        TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
-            store(sums + p * kPanelOutputs + c * kLanes, low[p][c]);
-            store(sums + p * kPanelOutputs + c * kLanes + kBlock, high[p][c]);
-        }
+    TV_UNROLL for (int c = 0; c < kPanelColumns; ++c) {
+        store(sums + c * kLanes, low[c]);
+        store(sums + c * kLanes + kBlock, high[c]);
     }
 }
 
@@ -137,9 +134,11 @@ struct Part {
     int64_t num_outputs() const { return end_output - first_output; }
 };
 
-// How the work becomes items. Panels are shared out evenly, in as many items as leave each two panels and each thread
-// sixteen of them: neighbours are read as one stream, and threads finish together. Where rows give enough items too, an
-// item is four panels, so that a block of x is copied once for all of them.
+// How the work becomes items. An item's panels are read as one stream, and every stream has to get going: so each
+// thread has one of equal length, and more only of a large matrix, at most sixteen of a MiB of bfloat16 at least. Where
+// rows give enough items too, an item is four panels, so that a block of x is copied once for all of them.
+constexpr int64_t kStreamWeights = 512 << 10;
+
 struct Division {
     int64_t num_panels, num_panel_items, rows, num_row_items, num_items;
 
@@ -148,7 +147,7 @@ struct Division {
         const int64_t num_tiles = ceil_div(step.num_rows, kTileRows);
         rows = ceil_div(num_tiles, larger(1, num_row_items)) * kTileRows;
         const int64_t threads = step.num_threads;
-        const int64_t of_thread = larger(1, smaller(num_panels / (2 * threads), 16));
+        const int64_t of_thread = between(1, call.inputs * call.outputs / threads / kStreamWeights, 16);
         const int64_t of_four = ceil_div(num_panels, kManyPanels);
         const bool rows_suffice = step.num_rows > kTileRows && num_row_items * of_four >= 4 * threads;
         num_panel_items = rows_suffice ? of_four : smaller(threads * of_thread, num_panels);
@@ -202,15 +201,11 @@ static const char* panel_of(const LinearCall& call, int64_t output) {
 
 template <class Panel>
 static void run_one_row(const LinearCall& call, const Part& part) {
-    constexpr int64_t width = Panel::kRowPanels * kPanelOutputs;
     const float* x = row_of<const float>(*call.x, part.first_row);
-    alignas(64) float sums[width];
-    for (int64_t output = part.first_output; output < part.end_output; output += width) {
-        const Part some = {part.first_row, part.end_row, output, smaller(output + width, part.end_output)};
-        const char* stored = panel_of<Panel>(call, output);
-        if (some.num_outputs() > kPanelOutputs) run_row<Panel::kRowPanels, Panel>(stored, x, sums, call.inputs);
-        else run_row<1, Panel>(stored, x, sums, call.inputs);
-        write_sums(call, some, sums);
+    alignas(64) float sums[kPanelOutputs];
+    for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
+        run_row<Panel>(panel_of<Panel>(call, output), x, sums, call.inputs);
+        write_sums(call, {part.first_row, part.end_row, output, smaller(output + kPanelOutputs, part.end_output)}, sums);
     }
 }
 
@@ -222,12 +217,17 @@ static void run_block(const LinearCall& call, const Part& part) {
     clear(part, sums);
     for (int64_t k = 0; k < call.inputs; k += kDepth) {
         const int64_t depth = smaller(kDepth, call.inputs - k);
+        const int64_t next_k = k + depth < call.inputs ? k + depth : k;
         for (int64_t row = 0; row < part.num_rows(); row += kTileRows) {
             const int64_t rows = smaller(kTileRows, part.num_rows() - row);
             copy_block(call, part.first_row + row, rows, k, depth, x);
             for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
                 float* of_panel = sums + row * kSumStride + output - part.first_output;
-                run_panel<kTileRows, Panel>(rows, panel_of<Panel>(call, output), k, x, of_panel, depth);
+                const char* stored = panel_of<Panel>(call, output);
+                const bool is_last = output + kPanelOutputs >= part.end_output;
+                const char* next = is_last ? panel_of<Panel>(call, part.first_output) + Panel::bytes(next_k)
+                                           : panel_of<Panel>(call, output + kPanelOutputs) + Panel::bytes(k);
+                run_panel<kTileRows, Panel>(rows, stored, next, k, x, of_panel, depth);
             }
         }
     }

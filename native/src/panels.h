@@ -1,7 +1,5 @@
 // The formats of a panel of weights, 32 outputs of every input: how its bytes become numbers. Each is a source of vectors
 // for a run of inputs from k on: load() gives outputs `column` · lanes onward, and those sixteen further on.
-// kRowPanels are multiplied with a single row at once: more are more chains, which hides the latency of multiply-adds
-// (59 → 83 GB/s of bfloat16 out of the cache on one core of a Zen 4), until the registers are used up.
 // The bytes lie as trivet/operators/panels.py says.
 #pragma once
 
@@ -13,12 +11,12 @@ namespace tv::TV_TARGET {
 constexpr int kPanelColumns = kBlock / kLanes;  // vectors across half a panel
 
 struct FloatPanel {
+    static constexpr int64_t kInputBytes = kPanelOutputs * 4;
     static constexpr bool kIsScaled = false;
-    static constexpr int kRowPanels = 2;
     static constexpr int64_t kRun = INT64_MAX;
     const float* weight;
 
-    static int64_t bytes(int64_t inputs) { return inputs * kPanelOutputs * 4; }
+    static int64_t bytes(int64_t inputs) { return inputs * kInputBytes; }
     TV_INLINE FloatPanel(const char* panel, int64_t k)
         : weight(reinterpret_cast<const float*>(panel) + k * kPanelOutputs) {}
     TV_INLINE void load(int64_t i, int column, Vec& low, Vec& high) const {
@@ -30,12 +28,12 @@ struct FloatPanel {
 
 // Pair words: outputs i and i + 16.
 struct HalfPanel {
+    static constexpr int64_t kInputBytes = kPanelOutputs * 2;
     static constexpr bool kIsScaled = false;
-    static constexpr int kRowPanels = 2;
     static constexpr int64_t kRun = INT64_MAX;
     const BFloat16* weight;
 
-    static int64_t bytes(int64_t inputs) { return inputs * kPanelOutputs * 2; }
+    static int64_t bytes(int64_t inputs) { return inputs * kInputBytes; }
     TV_INLINE HalfPanel(const char* panel, int64_t k)
         : weight(reinterpret_cast<const BFloat16*>(panel) + k * kPanelOutputs) {}
     TV_INLINE void load(int64_t i, int column, Vec& low, Vec& high) const {
@@ -53,15 +51,15 @@ struct HalfPanel {
 // scaled: a chain runs over the integers of a group, and its sum is scaled once. (Scaling every weight instead, which
 // is exact, costs a multiplication for each: 21 in place of 29 GB/s on one core of a Zen 4.)
 struct Int8Panel {
+    static constexpr int64_t kInputBytes = kPanelOutputs;
     static constexpr bool kIsScaled = true;
-    static constexpr int kRowPanels = kLanes >= 16 ? 2 : 1;
     static constexpr int64_t kRun = kGroupInputs;
     static constexpr int64_t kScaleBytes = kPanelOutputs * 2;
     static constexpr int64_t kGroupBytes = kScaleBytes + kGroupInputs * kPanelOutputs;
     const char* group;
 
     static int64_t bytes(int64_t inputs) {
-        return inputs * kPanelOutputs + ceil_div(inputs, kGroupInputs) * kScaleBytes;
+        return inputs * kInputBytes + ceil_div(inputs, kGroupInputs) * kScaleBytes;
     }
     // k is the first input of its group.
     TV_INLINE Int8Panel(const char* panel, int64_t k) : group(panel + k / kGroupInputs * kGroupBytes) {}

@@ -60,11 +60,11 @@ static void store_token(const KvStream<C>& stream, const int32_t* slots, int64_t
                         const float* v, const float* angles, int64_t rotary) {
     const int64_t head_dim = stream.head_dim;
     for (int64_t h = 0; h < stream.num_kv_heads; ++h) {
-        C* key = stream.keys(slots, h, position) + position % kBlockTokens;
+        C* keys = stream.keys(slots, h, position);
         rotate_head(k + h * head_dim, angles, head_dim, rotary, [=](int64_t i, const Block& block, int64_t n) {
             C elements[kBlock];
             store_block(elements, block);
-            for (int64_t j = 0; j < n; ++j) key[(i + j) * kBlockTokens] = elements[j];
+            for (int64_t j = 0; j < n; ++j) keys[key_place<C>(i + j, position % kBlockTokens)] = elements[j];
         });
         C* value = stream.values(slots, h, position);
         for (int64_t i = 0; i < head_dim; i += kBlock) {

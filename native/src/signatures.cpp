@@ -22,8 +22,10 @@ static std::string refuse_slot_tokens(int64_t slot_tokens) {
 }
 
 static std::string refuse_head_dim(int64_t head_dim) {
-    if (head_dim <= kMaxHeadDim) return "";
-    return "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim);
+    if (head_dim > kMaxHeadDim) {
+        return "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim);
+    }
+    return head_dim % 2 == 0 ? "" : "head_dim " + std::to_string(head_dim) + " is odd";
 }
 
 static std::string refuse_count(int64_t count, int64_t size, const char* what) {
@@ -64,13 +66,15 @@ static const std::vector<Signature> kSignatures = {
     {"kv_store", &KernelTable::kv_store, kTokens,
      {{"k", kFloat}, {"v", kFloat}, {"cache", kStored}, {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
      {"num_kv_heads", "head_dim", "slot_tokens"}, {},
-     [](const Call& call) { return refuse_slot_tokens(call.integers[2]); }},
+     [](const Call& call) {
+         return first_reason({refuse_head_dim(call.integers[1]), refuse_slot_tokens(call.integers[2])});
+     }},
     {"rope_kv_store", &KernelTable::rope_kv_store, kTokens,
      {{"q", kFloat}, {"k", kFloat}, {"v", kFloat}, {"angles", kFloat}, {"q_out", kFloat}, {"cache", kStored},
       {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
      {"num_heads", "num_kv_heads", "head_dim", "rotary", "slot_tokens"}, {},
      [](const Call& call) {
-         return first_reason({refuse_heads(call.integers[0], call.integers[1]),
+         return first_reason({refuse_heads(call.integers[0], call.integers[1]), refuse_head_dim(call.integers[2]),
                               refuse_rotary(call.integers[3], call.integers[2]), refuse_slot_tokens(call.integers[4])});
      }},
     {"attention", &KernelTable::attention, kTokens,

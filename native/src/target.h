@@ -18,18 +18,19 @@ TV_INLINE T* vector_of(const Operand& operand) {
 
 TV_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 TV_INLINE int64_t between(int64_t low, int64_t a, int64_t high) { return a < low ? low : smaller(a, high); }
-TV_INLINE int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
+constexpr int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 TV_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Kernels whose rows are independent and cheap run a few of them per item.
-constexpr int64_t kItemRows = 8;
+// Kernels whose rows are independent and cheap run a few of them per item, no more than leaves each thread two items.
+inline int64_t item_rows(const Step& step) { return between(1, step.num_rows / (2 * step.num_threads), 8); }
 
-inline int64_t count_row_items(const Call&, const Step& step) { return ceil_div(step.num_rows, kItemRows); }
+inline int64_t count_row_items(const Call&, const Step& step) { return ceil_div(step.num_rows, item_rows(step)); }
 
 template <void (*RUN_ROW)(const Call&, const Step&, int64_t row)>
 void run_row_item(const Call& call, const Step& step, int64_t item) {
-    const int64_t end = smaller((item + 1) * kItemRows, step.num_rows);
-    for (int64_t row = item * kItemRows; row < end; ++row) RUN_ROW(call, step, row);
+    const int64_t rows = item_rows(step);
+    const int64_t end = smaller((item + 1) * rows, step.num_rows);
+    for (int64_t row = item * rows; row < end; ++row) RUN_ROW(call, step, row);
 }
 
 extern const Kernel embed, rms_norm, add, add_rms_norm, linear, rope_angles, rope, kv_store, rope_kv_store, attention,

@@ -68,7 +68,8 @@ struct Batch {
         if (is_value) return {slot, (sizes.num_kv_heads + head) * sizes.slot_tokens * sizes.head_dim +
                                         token * sizes.head_dim + d};
         const int64_t block = head * sizes.slot_tokens / 16 + token / 16;
-        return {slot, (block * sizes.head_dim + d) * 16 + token % 16};
+        const int64_t pair = sizes.dtype == DType::bfloat16 ? 2 : 1;
+        return {slot, block * sizes.head_dim * 16 + (d / pair * 16 + token % 16) * pair + d % pair};
     }
 };
 
