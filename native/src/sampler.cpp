@@ -73,15 +73,16 @@ static void keep_top_k(Candidates& candidates, int64_t top_k, Candidates& spare)
     keep_to(candidates, spare[top_k - 1]);
 }
 
-// The fewest of the likeliest whose weights reach `goal`. Where that set ends is found by halving the range of logits:
-// sorting would cost more than all the rest, and a flat distribution needs most of the vocabulary.
-static void keep_nucleus(Candidates& candidates, float max, double goal, Candidates& open) {
+// The last of the fewest of the likeliest whose weights, together with what is `reached` without them, reach `goal`;
+// none if all of them do not. It is found by halving the range of logits: sorting would cost more than all the rest.
+// `open` is used up.
+static std::optional<Candidate> end_of_nucleus(Candidates& open, double reached, double goal) {
     constexpr size_t few = 64;
-    open = candidates;
-    double reached = 0.0;  // by those that are in the set for certain
-    float low = max;
-    for (const Candidate& each : open) low = std::min(low, std::max(each.logit, -std::numeric_limits<float>::max()));
-    float high = max;  // the open ones are from `low` to `high`
+    float low = kInfinity, high = -kInfinity;  // the open ones are from `low` to `high`
+    for (const Candidate& each : open) {
+        low = std::min(low, std::max(each.logit, -std::numeric_limits<float>::max()));
+        high = std::max(high, each.logit);
+    }
     while (open.size() > few) {
         const float middle = low / 2 + high / 2;
         if (!(low < middle && middle < high)) break;
@@ -95,8 +96,14 @@ static void keep_nucleus(Candidates& candidates, float max, double goal, Candida
     if (!std::is_sorted(open.begin(), open.end())) std::sort(open.begin(), open.end());  // equals are in order
     for (const Candidate& each : open) {
         reached += each.weight;
-        if (reached >= goal) return keep_to(candidates, each);
+        if (reached >= goal) return each;
     }
+    return std::nullopt;
+}
+
+static void keep_nucleus(Candidates& candidates, double goal, Candidates& spare) {
+    spare = candidates;
+    if (const auto last = end_of_nucleus(spare, 0.0, goal)) keep_to(candidates, *last);
 }
 
 static int32_t drawn(const Candidates& candidates, double share) {
@@ -114,13 +121,18 @@ static int32_t drawn(const Candidates& candidates, double share) {
 struct Sampler::Desk {
     const SamplePasses& passes;
     const int64_t size;  // of the vocabulary
-    std::vector<float> largest, sums, group_spare;
+    std::vector<float> largest, sums, group_spare;  // by group
+    std::vector<float> weights;                     // by token, of whole groups
+    std::vector<uint16_t> places;                   // likewise
+    std::vector<double> place_weights;  // by place, of all tokens there
+    std::vector<int64_t> groups;        // the first tokens of those that have any of the nucleus
     std::vector<int32_t> uses;  // by token: 0 between rows
     std::vector<std::pair<int32_t, float>> edits;
     Candidates candidates, spare;
 
     Desk(const SamplePasses& of_target, int64_t vocab_size)
-        : passes(of_target), size(vocab_size), largest(num_groups(size)), sums(num_groups(size)) {}
+        : passes(of_target), size(vocab_size), largest(num_groups(size)), sums(num_groups(size)),
+          weights(num_groups(size) * kSampleGroup) {}
 
     Choice choose(float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
@@ -195,17 +207,18 @@ struct Sampler::Desk {
         const bool has_top_k = draw.top_k < size;
         if (!has_top_k && draw.top_p == 1 && draw.min_p == 0) return from_all(row, max, sharpness, share);
         const float lowest = draw.min_p > 0 ? static_cast<float>(std::log(draw.min_p)) : -kInfinity;
-        double total = 0.0;
         if (has_top_k) {
             gather(row, max, sharpness, (group_of_rank(draw.top_k) - max) * sharpness);
             keep_top_k(candidates, draw.top_k, spare);
-            total = weight_of(candidates);
+            if (draw.top_p < 1) keep_nucleus(candidates, draw.top_p * weight_of(candidates), spare);
         } else if (draw.top_p < 1) {
-            gather(row, max, sharpness, nucleus_level(row, max, sharpness, draw.top_p, total));
+            const std::optional<Candidate> last = nucleus(row, max, sharpness, draw.top_p);
+            if (last && (last->logit - max) * sharpness >= lowest) return from_nucleus(row, *last, share);
+            if (draw.min_p == 0) return from_all(row, max, sharpness, share);
+            gather(row, max, sharpness, lowest);
         } else {
             gather(row, max, sharpness, lowest);
         }
-        if (draw.top_p < 1) keep_nucleus(candidates, max, draw.top_p * total, spare);
         if (draw.min_p > 0) {
             keep_if(candidates, [&](const Candidate& each) { return (each.logit - max) * sharpness >= lowest; });
         }
@@ -215,23 +228,84 @@ struct Sampler::Desk {
     // First the group in which the sum of weights passes the target, then the token in it.
     int32_t from_all(const float* row, float max, float sharpness, double share) {
         float above[kNumSampleLevels];
-        passes.weigh_row(row, size, max, sharpness, sums.data(), above);
+        passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data(), above);
         double total = 0.0;
         for (const float each : sums) total += each;
         const double target = share * total;
         double sum = 0.0;
         int64_t group = 0;
         while (sum + sums[group] <= target) sum += sums[group++];
-        float weights[kSampleGroup];
         const int64_t first = group * kSampleGroup;
-        passes.weigh_group(row + first, size - first, max, sharpness, weights);
-        int64_t last = 0;  // of positive weight: a group's sum was folded in another order than this one's
+        return static_cast<int32_t>(first + passed(&weights[first], sum, target));
+    }
+
+    // Of weights one after the other, the place of the first whose sum with `sum` passes the target; or else of the last
+    // that is positive: a group's own sum was folded in another order.
+    static int64_t passed(const float* own, double sum, double target) {
+        int64_t last = 0;
         for (int64_t i = 0; i < kSampleGroup; ++i) {
-            if (weights[i] > 0) last = i;
-            sum += weights[i];
+            if (own[i] > 0) last = i;
+            sum += own[i];
             if (sum > target) break;
         }
-        return static_cast<int32_t>(first + last);
+        return last;
+    }
+
+    // The last token of the nucleus of a whole row; none where that is all of the row. A flat row has most of the
+    // vocabulary in it, so nothing is gathered but those of one place. Leaves groups, weights and places behind.
+    std::optional<Candidate> nucleus(const float* row, float max, float sharpness, double top_p) {
+        double total = 0.0;
+        const float level = nucleus_level(row, max, sharpness, top_p, total);
+        const double goal = top_p * total;
+        places.resize(weights.size());
+        place_weights.assign(kNumSamplePlaces, 0.0);
+        groups.clear();
+        for (size_t group = 0; group < largest.size(); ++group) {
+            if ((largest[group] - max) * sharpness < level) continue;
+            const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
+            groups.push_back(first);
+            passes.place_group(row + first, size - first, max, sharpness, &places[first]);
+            for (int64_t i = first; i < first + kSampleGroup; ++i) place_weights[places[i]] += weights[i];
+        }
+        double reached = 0.0;
+        int place = 0;
+        while (place < kNumSamplePlaces && reached + place_weights[place] < goal) reached += place_weights[place++];
+        candidates.clear();
+        for (const int64_t first : groups) {
+            bool has_any = false;
+            for (int64_t i = first; i < first + kSampleGroup; ++i) has_any |= places[i] == place;
+            if (!has_any) continue;
+            for (int64_t i = first; i < std::min(first + kSampleGroup, size); ++i) {
+                if (places[i] == place) candidates.push_back({static_cast<int32_t>(i), row[i], weights[i]});
+            }
+        }
+        spare = candidates;
+        return end_of_nucleus(spare, reached, goal);
+    }
+
+    // As `from_all`, of the tokens that do not come after `last`, out of what `nucleus` left.
+    int32_t from_nucleus(const float* row, const Candidate& last, double share) {
+        std::fill(sums.begin(), sums.end(), 0.0f);
+        for (const int64_t first : groups) {
+            sums[first / kSampleGroup] = passes.sum_above(row + first, size - first, &weights[first], last.logit);
+        }
+        for (const Candidate& each : candidates) {  // whoever is as likely as the last is at its place
+            if (each.logit == last.logit && each.token <= last.token) sums[each.token / kSampleGroup] += each.weight;
+        }
+        double total = 0.0;
+        for (const float each : sums) total += each;
+        const double target = share * total;
+        double sum = 0.0;
+        size_t group = 0;
+        while (sum + sums[group] <= target) sum += sums[group++];
+        const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
+        float own[kSampleGroup];
+        for (int64_t i = 0; i < kSampleGroup; ++i) {
+            const int64_t token = first + i;
+            const Candidate each = {static_cast<int32_t>(token), token < size ? row[token] : -kInfinity, 0.0f};
+            own[i] = last < each ? 0.0f : weights[token];
+        }
+        return static_cast<int32_t>(first + passed(own, sum, target));
     }
 
     // A logit that at least `rank` tokens reach: the largest of the group that comes so many-th by its largest.
@@ -246,7 +320,7 @@ struct Sampler::Desk {
     // A scaled logit above which all of the nucleus lies; `total` becomes the weight of the whole row.
     float nucleus_level(const float* row, float max, float sharpness, double top_p, double& total) {
         float above[kNumSampleLevels];
-        passes.weigh_row(row, size, max, sharpness, sums.data(), above);
+        passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data(), above);
         for (const float each : sums) total += each;
         constexpr double margin = 1 + 1e-4;  // these sums are in single precision
         for (int level = 0; level < kNumSampleLevels; ++level) {
@@ -276,7 +350,7 @@ struct Sampler::Desk {
     // Under the model's own distribution: the row as it was given.
     void add_logprobs(const float* row, float max, int64_t num_likeliest, Choice& choice) {
         float above[kNumSampleLevels];
-        passes.weigh_row(row, size, max, 1.0f, sums.data(), above);
+        passes.weigh_row(row, size, max, 1.0f, weights.data(), sums.data(), above);
         double total = 0.0;
         for (const float each : sums) total += each;
         const double log_total = std::log(total);

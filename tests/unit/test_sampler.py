@@ -77,6 +77,22 @@ def test_a_row_has_the_same_answer_alone_and_in_any_batch_on_any_target_and_stay
     assert before.tobytes() == logits.tobytes()
 
 
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("spread", [0, 0.2, 2, 9])
+def test_a_whole_vocabulary_has_the_same_answers_on_any_target_also_where_logits_are_equal(target, spread):
+    row = (np.random.default_rng(1).normal(size=(1, 3001)) * spread * 4).round().astype(np.float32) / 4
+    row[0, ::17] = -np.inf
+    asked = [(SamplingParams(top_p=top_p, min_p=min_p, temperature=temperature), seed) for seed in range(5)
+             for top_p in (1e-9, 0.5, 0.97, 1 - 1e-12) for min_p in (0, 0.02) for temperature in (0.6, 2)]  # fmt: skip
+    before = array("i", [1])
+    draws = [to_draw(params, 1, seed, 0, EOS) for params, seed in asked]
+    slow, fast = Sampler(Team([None]), 3001, "scalar"), Sampler(Team([None]), 3001, target)
+
+    for draw in draws:
+        place = [(draw, *before.buffer_info())]
+        assert slow.choose(row, place) == fast.choose(row, place)
+
+
 def test_masked_logits_are_never_drawn():
     row = [-np.inf, 1, -np.inf, 0]
 
