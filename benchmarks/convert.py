@@ -24,7 +24,7 @@ import click
 from trivet.base.units import format_bytes
 from trivet.cli.options import Size
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.families import build_graph

@@ -24,7 +24,7 @@ from trivet.base.dtypes import Array, cast
 from trivet.base.settings import read_settings
 from trivet.base.units import align_up
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.cost import node_bytes, streamed_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph

@@ -29,7 +29,7 @@ from trivet.base.errors import TrivetError
 from trivet.base.units import MIB, format_bytes
 from trivet.cli.options import Size
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.serve.bench.load import drop_from_page_cache
 from trivet.serve.bench.rows import append_rows

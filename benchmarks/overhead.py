@@ -20,7 +20,7 @@ import click
 
 from trivet.base.dtypes import Array
 from trivet.base.settings import read_settings
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request

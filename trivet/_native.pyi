@@ -99,6 +99,9 @@ def uniform(seed: int, choice: int, position: int) -> float:
 def targets() -> list[str]:
     """The targets of this build that this CPU can run, best first; "scalar" is always the last."""
 
+def trim_heap() -> None:
+    """Give the host what malloc holds and nobody uses, as far as the C library can."""
+
 def read_bandwidth(team: Team, num_bytes: int, repeats: int) -> list[float]:
     """Bytes per second of the team reading a buffer of `num_bytes` of its own, for each repeat."""
 

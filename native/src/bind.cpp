@@ -7,6 +7,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#if __has_include(<malloc.h>)
+#include <malloc.h>
+#endif
+
 #include <stdexcept>
 #include <tuple>
 
@@ -141,5 +145,11 @@ NB_MODULE(_native, module) {
             return tv::multiply_add_peak(team, tv::target_named(target.value_or("")), repeats);
         },
         "team"_a, "target"_a, "repeats"_a);
+    // What malloc holds and nobody uses goes back to the host, as far as the C library can.
+    module.def("trim_heap", [] {
+#if defined(__GLIBC__)
+        malloc_trim(0);
+#endif
+    });
     bind_io(module);
 }

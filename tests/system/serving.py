@@ -16,7 +16,8 @@ from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.framework.model.tokenizer_files import read_tokenizer_files
-from trivet.serve.server import Server, listen
+from trivet.serve.listening import listen
+from trivet.serve.server import Server
 from trivet.serve.service import Service, ServiceLimits, start_model
 
 FILES = read_tokenizer_files(Path(__file__).parents[1] / "fixtures/tiny/llama", config={})

@@ -13,7 +13,7 @@ import pytest
 from serving import MODEL, CountingPlan, serving
 
 from trivet.base.errors import ResourceError, TrivetError
-from trivet.serve.server import check_exposure, listen
+from trivet.serve.listening import check_exposure, listen
 
 PROMPT = {"model": MODEL, "prompt": [300], "temperature": 0, "max_tokens": 40}
 SCRIPT = """

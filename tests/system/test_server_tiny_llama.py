@@ -9,7 +9,8 @@ import pytest
 from trivet import LLM, SamplingParams
 from trivet.base.settings import Settings
 from trivet.framework.model.loader import load
-from trivet.serve.server import Server, listen
+from trivet.serve.listening import listen
+from trivet.serve.server import Server
 from trivet.serve.service import Service, start_model
 
 CHECKPOINT = Path(__file__).parents[1] / "fixtures/tiny/llama"

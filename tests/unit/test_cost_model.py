@@ -8,7 +8,7 @@ from tests.unit.waiting import waiting
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
-from trivet.framework.engine.cost_model import CostModel, Rates, Work, calibrated, rates_of, work_of
+from trivet.framework.engine.cost_model import CostModel, Rates, Work, calibrated, guessed, rates_of, work_of
 from trivet.framework.graph.cost import StepCost, flops, step_cost, streamed_bytes
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph
@@ -97,6 +97,18 @@ def test_one_step_that_met_something_else_moves_the_model_by_a_tenth_at_most():
     model.learn(work, 1000 * before)
 
     assert 1.1 == pytest.approx(model.predict(work) / before)
+
+
+@pytest.mark.parametrize("speed", [0.1, 0.5, 3, 30])
+def test_a_guess_gives_way_to_sixteen_steps_and_is_known_as_one_until_then(graph, speed):
+    model, machine = guessed(graph), CostModel(step_cost(graph), rates_of(10e9 * speed, 50e9 * speed))
+    works = [Work().plus(position, 1) for position in range(100, 115)]
+    for work in [Work().plus(0, 100), *works]:
+        assert not model.is_known
+        model.learn(work, machine.predict(work))
+
+    assert model.is_known
+    assert machine.predict(works[-1]) == pytest.approx(model.predict(works[-1]), rel=0.1)
 
 
 class ClockedPlan:

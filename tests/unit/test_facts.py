@@ -17,8 +17,9 @@ from trivet.driver.need import Need
 from trivet.driver.readers.cgroup import read_cgroup
 from trivet.driver.readers.container import read_container
 from trivet.driver.readers.files import id_list, integer, list_names, read_text
-from trivet.driver.readers.host import read_facts, read_placement_facts
+from trivet.driver.readers.host import read_facts
 from trivet.driver.readers.mounts import read_mounts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.driver.report import report
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"

@@ -1,5 +1,7 @@
 """What a loaded model gets of the host's memory, and what is said when that is too little."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +11,11 @@ from tests.system.tiny import FIXTURES
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.settings import Settings
 from trivet.base.units import GIB, KIB, MIB
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
+from trivet.framework.memory.arena import Arena
 from trivet.framework.model import loader
 from trivet.framework.model.loader import LoadedModel, load, open_model
+from trivet.framework.model.manifest import ALIGNMENT
 
 LLAMA = FIXTURES / "llama"
 
@@ -55,6 +59,38 @@ def test_too_little_for_one_sequence_names_the_context_that_would_fit(
 def test_too_little_for_the_weights_says_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ResourceError, match="the weights need"):
         load_with(100 * KIB, settings, monkeypatch)
+
+
+def test_a_load_reserves_weights_kv_cache_and_activations_and_nothing_beside(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: dict[str, int] = {}
+    make = Arena.__init__
+
+    def counted(self: Arena, num_bytes: int, name: str, *arguments: object, **options: object) -> None:
+        assert name not in reserved
+        reserved[name] = num_bytes
+        make(self, num_bytes, name, *arguments, **options)  # type: ignore[arg-type]
+
+    open_model(LLAMA, settings=settings)  # what converting takes is no part of it
+    monkeypatch.setattr(Arena, "__init__", counted)
+    loaded = load(LLAMA, settings=settings, kv_memory=8 * MIB)
+    memory = loaded.memory
+    padding = len(loaded.package.weights) * ALIGNMENT
+
+    assert {"weights", "KV pool", "activations"} == reserved.keys()
+    assert memory.kv_bytes == reserved["KV pool"] <= 8 * MIB
+    assert memory.activation_bytes == reserved["activations"]
+    assert memory.weight_bytes <= reserved["weights"] <= memory.weight_bytes + padding
+
+
+def test_a_start_from_a_package_imports_no_converter_no_reader_of_checkpoints_and_no_verification() -> None:
+    program = "import sys, trivet.framework.model.loader, trivet.serve.server; print(*sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    unwanted = ("convert", "steps", "checkpoints.gguf", "checkpoints.torch_zip", "verification")
+
+    assert set() == {f"trivet.framework.model.{name}" for name in unwanted} & set(printed.split())
+    assert {"trivet.operators.verify", "trivet.driver.readers.host"}.isdisjoint(printed.split())
 
 
 def test_a_checkpoint_is_converted_once_and_found_again(settings: Settings) -> None:

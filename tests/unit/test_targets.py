@@ -38,9 +38,9 @@ def request(number, num_tokens=4, terms=None, params=LONG):
     return Request(str(number), (3,) * num_tokens, params, 0, terms=terms or Terms())
 
 
-def engine(targets, clock=None, observer=None):
+def engine(targets, clock=None, observer=None, is_guess=False):
     cost = StepCost(body_bytes=0, head_bytes=0, context_bytes=0, token_flops=1, row_flops=0, attended_flops=0)
-    costs = CostModel(cost, Rates(step=1e-9, row=1e-9, linear_flop=TOKEN_S))
+    costs = CostModel(cost, Rates(step=1e-9, row=1e-9, linear_flop=TOKEN_S), is_guess=is_guess)
     plan = PretendPlan(limits=Limits(max_tokens=8, max_sequences=2, max_rows=2, max_context=64))
     return Engine(plan, None, costs=costs, targets=targets, clock=clock or Clock(), observer=observer)
 
@@ -143,3 +143,13 @@ def test_terms_out_of_range_are_refused_by_name(terms, parameter):
         engine(Targets()).add(request(0, terms=terms))
 
     assert parameter == refused.value.parameter
+
+
+def test_nobody_is_refused_and_nothing_promised_because_of_a_guess():
+    busy = engine(Targets(), is_guess=True)
+    for number in range(3):
+        busy.add(request(number, 40))
+    busy.add(request(3, 40, Terms(timeout_s=TOKEN_S)))
+
+    with pytest.raises(AssertionError, match="blindly"):
+        engine(Targets(ttft_s=1.0), is_guess=True)

@@ -40,7 +40,7 @@ def accuracy(
 
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_placement_facts
+    from trivet.driver.readers.placement import read_placement_facts
     from trivet.framework.engine.accuracy import Side, measure, sample_tokens
     from trivet.framework.model.loader import open_model
     from trivet.framework.model.tokenizer import Tokenizer

@@ -36,7 +36,7 @@ def bench_compare(
     from trivet.base.errors import TrivetError
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_placement_facts
+    from trivet.driver.readers.placement import read_placement_facts
     from trivet.framework.model.checkpoints.readers import open_checkpoint
     from trivet.serve.bench.peers.compare import compare
     from trivet.serve.bench.peers.engines import PEERS, Place

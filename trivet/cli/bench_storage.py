@@ -25,7 +25,7 @@ def bench_storage(folder: Path | None, size: int, repeats: int, threads: int | N
 
     from trivet.base.settings import read_settings
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_placement_facts
+    from trivet.driver.readers.placement import read_placement_facts
     from trivet.framework.model.loading.storage_limit import remember
     from trivet.serve.bench.storage import limit_of, measure_storage, table
 

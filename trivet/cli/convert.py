@@ -129,7 +129,7 @@ def _judge(package: Package, source: Path, dtype: DType) -> str:
     from trivet.base.settings import read_settings
     from trivet.cli.options import Progress
     from trivet.driver.devices.table import open_device
-    from trivet.driver.readers.host import read_placement_facts
+    from trivet.driver.readers.placement import read_placement_facts
     from trivet.framework.engine.accuracy import between, sample_tokens, write_accuracy
     from trivet.framework.model.loader import open_model
 

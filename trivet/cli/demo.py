@@ -15,7 +15,8 @@ def demo(port: int) -> None:
     from trivet.cli.up import print_leg, print_profile
     from trivet.framework.model.demo_model import REQUIREMENT, fetch_demo_model
     from trivet.serve.legs import EXIT_STATUS, climb
-    from trivet.serve.server import Server, listen
+    from trivet.serve.listening import listen
+    from trivet.serve.server import Server
     from trivet.serve.service import Service, start_model
 
     settings = read_settings()

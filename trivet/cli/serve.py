@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trivet.cli.options import model_options, server_options
+
+if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from socket import socket
+
+    from trivet.serve.server import Server
+    from trivet.serve.service import Service
 
 
 @click.command()
@@ -18,23 +24,45 @@ def serve(
     target_ttft: float | None, max_waiting: int, **options: Any,
 ) -> None:  # fmt: skip
     """Serve MODEL, a package, a Hugging Face folder or a GGUF file, over the OpenAI API."""
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import ExitStack
+
     from trivet.base.settings import read_settings
     from trivet.cli.options import load_model, targets_of
+    from trivet.serve.listening import check_exposure, listen
     from trivet.serve.log import log_to_stderr
-    from trivet.serve.server import Server, check_exposure, listen
-    from trivet.serve.service import Service, start_loaded
 
     log_to_stderr()
     settings = read_settings()
     check_exposure(host, settings.api_key is not None, insecure)
     listener = listen(host, port)  # before loading: a port in use shows at once
     name = served_name or model_name(model)
-    service = Service(name, api_key=settings.api_key)
-    with Server(service, listener) as server:
-        loaded = load_model(model, **options)
+    with ExitStack() as stack:
+        # What answers is imported while the weights are read, which needs no GIL. The main thread is the one that
+        # reads: it hears of an interrupt.
+        with ThreadPoolExecutor(1) as beside:
+            answering = beside.submit(_answering, listener, name, settings.api_key)
+            try:
+                loaded = load_model(model, **options)
+            finally:
+                service, server = answering.result()
+                stack.callback(server.stop)
+        from trivet.serve.service import start_loaded
+
         service.open(start_loaded(loaded, name, targets_of(target_itl, target_ttft, max_waiting)))
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()
+
+
+def _answering(listener: socket, name: str, api_key: str | None) -> tuple[Service, Server]:
+    """A server that says of `name` that it is still loading."""
+    from trivet.serve.server import Server
+    from trivet.serve.service import Service
+
+    service = Service(name, api_key=api_key)
+    server = Server(service, listener)
+    server.start()
+    return service, server
 
 
 def model_name(model: str) -> str:

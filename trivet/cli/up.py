@@ -44,8 +44,9 @@ def up(
     from trivet.cli.options import load_options, targets_of
     from trivet.cli.serve import model_name
     from trivet.serve.legs import EXIT_STATUS, climb
+    from trivet.serve.listening import check_exposure, listen
     from trivet.serve.log import log_to_stderr
-    from trivet.serve.server import Server, check_exposure, listen
+    from trivet.serve.server import Server
     from trivet.serve.service import Service, start_loaded
 
     log_to_stderr()

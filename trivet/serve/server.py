@@ -1,10 +1,8 @@
-"""The listening socket, the thread that serves it, and how both come to an end."""
+"""The thread that serves a listening socket, and how both come to an end."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
 import signal
 import socket
@@ -15,7 +13,6 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
-from trivet.base.errors import ResourceError, TrivetError
 from trivet.serve.app import create_app
 from trivet.serve.log import event
 from trivet.serve.service import Service
@@ -23,43 +20,6 @@ from trivet.serve.service import Service
 CLOSE_S = 2  # after the drain: for the last bytes of responses to leave
 
 _log = logging.getLogger("trivet.serve")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to `host` and `port` (0: any free one). Bind before loading: a port in use shows at once.
-
-    Raises:
-        ResourceError: the port is taken, not permitted, or `host` is no address of this machine.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ResourceError(f"host {host} cannot be listened on: {error.strerror}", "try --host 127.0.0.1") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise _cannot_bind(host, port, error) from None
-    return listener
-
-
-def check_exposure(host: str, has_api_key: bool, allow_open: bool) -> None:
-    """Refuse to serve beyond this machine to whoever asks.
-
-    Raises:
-        TrivetError: `host` is not a loopback address, and there is neither a key nor leave to do without.
-    """
-    if has_api_key or allow_open or _is_loopback(host):
-        return
-    raise TrivetError(
-        f"host {host} is reachable from other machines, and no API key is set",
-        "set TRIVET_API_KEY, listen on --host 127.0.0.1, or pass --insecure to serve anyone who can connect",
-    )
 
 
 class Server:
@@ -162,26 +122,3 @@ class Server:
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
     """A handler, so that Python writes the signal's number where `Server` reads it."""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _cannot_bind(host: str, port: int, error: OSError) -> ResourceError:
-    if error.errno == errno.EADDRINUSE:
-        return ResourceError(
-            f"port {port} on {host} is in use",
-            f"pass --port {_free_port(host)}, or see who holds it: ss -ltnp 'sport = :{port}'",
-        )
-    if error.errno == errno.EACCES:
-        return ResourceError(f"port {port} on {host} needs a privilege this process lacks", "pass a --port above 1023")
-    return ResourceError(f"host {host} port {port} cannot be listened on: {error.strerror}", "try --host 127.0.0.1")
-
-
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        return int(probe.getsockname()[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from trivet.base.errors import UnavailableError
 from trivet.base.units import MIB
-from trivet.framework.engine.cost_model import CostModel, calibrated
+from trivet.framework.engine.cost_model import CostModel, calibrated, guessed
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.metrics import EngineMetrics
@@ -26,6 +27,9 @@ from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.loader import LoadedModel
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.serve.errors import HttpError
+from trivet.serve.log import event
+
+_log = logging.getLogger("trivet.serve")
 
 Phase = Literal["loading", "ready", "draining"]
 
@@ -65,11 +69,17 @@ def start_model(
 
 
 def start_loaded(loaded: LoadedModel, name: str, targets: Targets) -> ServedModel:
-    """`start_model` with all that was loaded, and its steps predicted from a few that are run now."""
+    """`start_model` with all that was loaded.
+
+    Who promises times measures a few steps first; who promises none learns from the steps that are asked for.
+    """
+    memory = loaded.memory
+    _log.info(event("loaded", model=name, duration_ms=loaded.times.total * 1e3, weight_bytes=memory.weight_bytes,
+                    kv_pool_bytes=memory.kv_bytes, activation_bytes=memory.activation_bytes))  # fmt: skip
+    costs = calibrated(loaded.plan) if targets.are_times else guessed(loaded.plan.graph)
     return start_model(
-        loaded.plan, loaded.tokenizer, loaded.chat_template, name,
-        tiers=loaded.tiers, costs=calibrated(loaded.plan), targets=targets,
-    )  # fmt: skip
+        loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers, costs=costs, targets=targets
+    )
 
 
 @dataclass(frozen=True)

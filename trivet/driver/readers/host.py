@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from trivet.driver.chips import ASCEND_950
-from trivet.driver.facts import Cpus, DeviceNode, HostFacts, Memory, PciDevice
+from trivet.driver.facts import DeviceNode, HostFacts, PciDevice
 from trivet.driver.readers.captured import Captured, read_captured
-from trivet.driver.readers.cgroup import read_cgroup
 from trivet.driver.readers.commands import TIMEOUT_S
-from trivet.driver.readers.container import read_container
-from trivet.driver.readers.device_nodes import read_device_nodes
-from trivet.driver.readers.files import integer, is_live, read_integer
+from trivet.driver.readers.files import integer, is_live
 from trivet.driver.readers.filesystem import read_filesystem
 from trivet.driver.readers.hccn import read_npu_network
 from trivet.driver.readers.interrupts import read_interrupts
@@ -32,63 +28,13 @@ from trivet.driver.readers.machine import (
     read_product,
 )
 from trivet.driver.readers.npu_smi import read_npu_smi
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.driver.readers.probes import probe_pinning, probe_reading
 from trivet.driver.readers.process import read_has_irqbalance, read_listening_ports, read_process
-from trivet.driver.readers.procfs import (
-    read_allowed,
-    read_features,
-    read_kernel,
-    read_limits,
-    read_meminfo,
-    read_model,
-    read_numa_balancing,
-)
 from trivet.driver.readers.stack import read_stack
 from trivet.driver.readers.sysfs_block import read_disks, read_nvme, read_nvme_settings
-from trivet.driver.readers.sysfs_cpu import read_cores, read_governors, read_online
 from trivet.driver.readers.sysfs_net import read_network
-from trivet.driver.readers.sysfs_node import read_nodes, read_page_mode
-from trivet.driver.readers.sysfs_pci import read_iommu_groups, read_pci
-
-
-def read_placement_facts(
-    root: Path = Path("/"), paths: Iterable[str] = (), captured: Captured | None = None
-) -> HostFacts:
-    """What says where threads and memory go, and the filesystems of `paths`; all else is unknown.
-
-    A start needs no more than this: it takes milliseconds, and no tool is run. Never raises.
-    """
-    if captured is None:
-        captured = Captured() if is_live(root) else read_captured(root)
-    online, meminfo = read_online(root), read_meminfo(root)
-    return HostFacts(
-        kernel=read_kernel(root),
-        architecture=platform.machine() or None if is_live(root) else captured.architecture,
-        cpus=Cpus(
-            model=read_model(root),
-            features=read_features(root),
-            online=online,
-            allowed=read_allowed(root),
-            cores=read_cores(root, online),
-            governors=read_governors(root),
-        ),
-        nodes=read_nodes(root),
-        numa_balancing=read_numa_balancing(root),
-        memory=Memory(
-            total_bytes=meminfo.get("MemTotal"),
-            available_bytes=meminfo.get("MemAvailable"),
-            transparent_huge_pages=read_page_mode(root),
-            swap_total_bytes=meminfo.get("SwapTotal"),
-            swap_free_bytes=meminfo.get("SwapFree"),
-            swappiness=read_integer(root, "proc/sys/vm/swappiness"),
-        ),
-        cgroup=read_cgroup(root),
-        limits=read_limits(root),
-        container=read_container(root),
-        pci=read_pci(root),
-        device_nodes=read_device_nodes(root, captured),
-        filesystems=tuple(read_filesystem(root, path, captured) for path in paths),
-    )
+from trivet.driver.readers.sysfs_pci import read_iommu_groups
 
 
 def read_facts(

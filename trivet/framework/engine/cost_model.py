@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trivet.framework.engine.chunk import Chunk
 from trivet.framework.graph.cost import StepCost, step_cost
+from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.plan import BoundPlan
 from trivet.framework.graph.profile import one_sequence
 
@@ -22,6 +23,7 @@ _PROBE_TOKENS, _PROBE_CONTEXT = 32, 1024
 _PROBE_S = 0.5  # a probe is repeated for so long at most
 _PROBE_RUNS = 3
 _FIT_ROUNDS = 200
+_GUESSED_STEPS = 16  # that must be seen before what began as a guess is believed
 
 
 class Work(NamedTuple):
@@ -68,11 +70,20 @@ def rates_of(bytes_per_s: float, flops_per_s: float, step_s: float = 1e-4, row_s
 
 
 class CostModel:
-    """Predicts steps of one graph on one device. Prediction never falls when a step gets more to do."""
+    """Predicts steps of one graph on one device. Prediction never falls when a step gets more to do.
 
-    def __init__(self, cost: StepCost, rates: Rates) -> None:
+    Rates that are a guess give way to what the first steps take; until then nobody should act on a prediction.
+    """
+
+    def __init__(self, cost: StepCost, rates: Rates, *, is_guess: bool = False) -> None:
         self.cost = cost
         self.rates = rates
+        self._num_unseen = _GUESSED_STEPS if is_guess else 0
+
+    @property
+    def is_known(self) -> bool:
+        """Does a prediction rest on anything but a guess?"""
+        return self._num_unseen == 0
 
     def predict(self, work: Work) -> float:
         """Seconds of a step."""
@@ -93,7 +104,8 @@ class CostModel:
         return parts
 
     def learn(self, work: Work, seconds: float, gain: float = _GAIN) -> None:
-        """A step of so much work took so long: what bound it costs a little more, or less, than was thought.
+        """A step of so much work took so long: what bound it costs a little more, or less, than was thought; much, as
+        long as that was a guess.
 
         The error is shared out by what each part accounts for (normalised least mean squares, in relative terms), so
         a rate stays above zero and one that did not bind learns nothing.
@@ -103,6 +115,8 @@ class CostModel:
         for name, part in self.parts(work):
             shares[name] = shares.get(name, 0.0) + part
             predicted += part
+        gain = max(gain, self._num_unseen / _GUESSED_STEPS)
+        self._num_unseen = max(0, self._num_unseen - 1)
         error = min(seconds / predicted - 1, _MAX_ERROR) * gain
         norm = sum(part * part for part in shares.values()) / predicted
         for name, part in shares.items():
@@ -118,6 +132,11 @@ class CostModel:
             else:
                 beyond = middle
         return fits
+
+
+def guessed(graph: Graph) -> CostModel:
+    """A model of a graph on a device that nobody has measured: it learns from the steps that are run anyway."""
+    return CostModel(step_cost(graph), Rates(), is_guess=True)
 
 
 def calibrated(plan: BoundPlan, clock: Callable[[], float] = time.perf_counter) -> CostModel:

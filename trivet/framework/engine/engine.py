@@ -76,7 +76,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._observer = NullObserver() if observer is None else observer
         self._clock = clock
-        assert costs is not None or (targets.itl_s is None and targets.ttft_s is None), "a time is promised blindly"
+        assert not targets.are_times or (costs is not None and costs.is_known), "a time is promised blindly"
         self._costs = costs
         self._targets = targets
         self._pool = SlotPool(plan.num_slots, plan.slot_tokens)
@@ -204,7 +204,9 @@ class Engine:
             if sequence.scheduled_s is None:
                 sequence.scheduled_s = start
         work = None if self._costs is None else work_of(chunks)
-        predicted_s = None if self._costs is None or work is None else self._costs.predict(work)
+        predicted_s = None
+        if self._costs is not None and work is not None and self._costs.is_known:
+            predicted_s = self._costs.predict(work)
         try:
             self._compute(chunks, deltas)
         except Exception:
@@ -243,7 +245,8 @@ class Engine:
         """Raise OverloadedError when the request would have to wait too long, or too many wait already."""
         num_waiting, timeout_s = len(self._scheduler.waiting), request.terms.timeout_s
         wait_s = None
-        if self._costs is not None and (self._targets.ttft_s, timeout_s) != (None, None):
+        is_told = self._costs is not None and self._costs.is_known
+        if self._costs is not None and is_told and (self._targets.ttft_s, timeout_s) != (None, None):
             wait_s = first_token_wait_s(
                 self._scheduler, self._budget, self._costs, self._stay, len(request.prompt), request.params.n
             )

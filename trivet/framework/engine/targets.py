@@ -21,6 +21,11 @@ class Targets:
     ttft_s: float | None = None  # the predicted time from arrival to the first token
     max_waiting: int | None = None  # sequences that wait for their turn
 
+    @property
+    def are_times(self) -> bool:
+        """Does any of them have to be predicted?"""
+        return self.itl_s is not None or self.ttft_s is not None
+
 
 def refusal(
     targets: Targets, num_waiting: int, num_new: int, wait_s: float | None, timeout_s: float | None

@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from trivet._native import Team, targets
 from trivet.base.dtypes import Array
@@ -19,8 +20,9 @@ from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan, Limits
 from trivet.framework.memory.slots import SlotLayout
-from trivet.operators.native_sample import on_cpu
-from trivet.operators.verify import Run
+
+if TYPE_CHECKING:  # verification is imported by who verifies: a start does not
+    from trivet.operators.verify import Run
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ def _bind_cpu(request: Request) -> BoundPlan:
         target=request.cpu_target,
         kept=request.kept,
     )
+
+
+def _cpu_samples(cpu_target: str | None) -> Run:
+    from trivet.operators.native_sample import on_cpu
+
+    return on_cpu(Team([None, None]), cpu_target)
 
 
 def _bind_torch(request: Request) -> BoundPlan:
@@ -187,7 +195,7 @@ def _require(library: str, implementations: str, name: str, device: DeviceName) 
 BINDINGS: dict[DeviceName, Binding] = {
     "cpu": Binding(
         _bind_cpu,
-        run_samples=lambda target: on_cpu(Team([None, None]), target),
+        run_samples=_cpu_samples,
         describe=lambda target: target or targets()[0],
     ),
     "torch": Binding(_bind_torch, run_samples=_torch_samples, describe=lambda target: "torch"),

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trivet import __version__
-from trivet.framework.model.checkpoints.digest import source_digest
-from trivet.framework.model.checkpoints.readers import check_exists
+from trivet.framework.model.checkpoints.digest import check_exists, source_digest
 from trivet.framework.model.manifest import FORMAT, is_package
 from trivet.framework.model.package import Package, open_package
 from trivet.framework.model.work_folder import remove_stale

@@ -11,15 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from trivet._native import trim_heap
 from trivet.base.dtypes import DType
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.settings import Settings, read_settings
 from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.device import Device
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.ir import Graph
@@ -29,9 +30,7 @@ from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.cache import made_before, packaged
 from trivet.framework.model.chat_template import ChatTemplate
-from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import ModelConfig, parse_config
-from trivet.framework.model.convert import convert
 from trivet.framework.model.families import build_graph
 from trivet.framework.model.kv_tiers import TierSizes, open_tiers, tier_sizes
 from trivet.framework.model.loading.engines import EngineName
@@ -39,8 +38,10 @@ from trivet.framework.model.loading.read import ReadOptions, ReadReport
 from trivet.framework.model.loading.weights import read_package
 from trivet.framework.model.manifest import is_package, read_manifest
 from trivet.framework.model.package import Package
-from trivet.framework.model.steps import Progress, Wanted
 from trivet.framework.model.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from trivet.framework.model.steps import Progress
 
 # By default the KV pool takes at most this share of what is available: page cache and others need the rest.
 _POOL_SHARE = 0.4
@@ -156,6 +157,7 @@ def load(
             read = read_package(package.path, package.stored, options, placed.numa_node)
         with times.phase("tokenizer"):  # what is left of it
             tokenizer, template = parsed.result()
+    trim_heap()  # the tokenizer's parser leaves a quarter of what it took
     with times.phase("bind"):
         limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
         plan = BINDINGS[device].bind(
@@ -191,6 +193,10 @@ def open_model(
     layout = "cpu" if device == "cpu" else "torch"  # an NPU takes what PyTorch takes
 
     def build(checkpoint: Path, destination: Path) -> Package:
+        # Imported here: a package that was made before, as at most starts, is opened in less time than this takes.
+        from trivet.framework.model.convert import convert
+        from trivet.framework.model.steps import Wanted
+
         asked = Wanted(wanted, level, device, matrices=weights)
         with (times or LoadTimes()).phase("transform"):
             return convert(checkpoint, destination, asked, progress=progress).package
@@ -238,6 +244,8 @@ def model_config(model: str | Path, settings: Settings | None = None) -> ModelCo
     if before is not None:
         with suppress(CheckpointError):  # damaged, or of another layout: it may not be the one that will be loaded
             return read_manifest(before).config
+    from trivet.framework.model.checkpoints.readers import open_checkpoint  # as the converter: rarely needed
+
     return parse_config(open_checkpoint(path).config)
 
 

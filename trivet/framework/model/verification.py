@@ -17,7 +17,7 @@ from trivet.base.dtypes import Array
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.units import MIB, format_bytes
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.laws import check

@@ -11,7 +11,7 @@ from trivet.base.dtypes import DType
 from trivet.base.errors import ResourceError
 from trivet.base.settings import Settings
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.model.demo_model import FILE_NAME, SIZE_BYTES
 from trivet.framework.model.loader import load, model_config, open_model
 from trivet.framework.model.steps import Progress

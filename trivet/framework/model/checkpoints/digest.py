@@ -1,15 +1,30 @@
-"""Which checkpoint is at a path, told cheaply: without parsing it, and without reading all of its weights."""
+"""Whether a checkpoint is at a path, and which: told cheaply, without parsing it or reading all of its weights."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import xxhash
 
+from trivet.base.errors import CheckpointError
 from trivet.base.units import MIB
 
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".jinja")
 _HEAD_BYTES = MIB  # holds all of a config and the headers of most shards
+
+
+def check_exists(path: Path) -> None:
+    """Raises CheckpointError with what to do when nothing is at `path`."""
+    if path.exists():
+        return
+    name = str(path)
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+        raise CheckpointError(
+            f"{name} is not a local path, and models are not fetched from a hub",
+            f"fetch it first: hf download {name} --local-dir {path.name}, then give {path.name}",
+        )
+    raise CheckpointError(f"{name} does not exist", "give a folder with safetensors, a GGUF file or a package")
 
 
 def source_digest(path: Path) -> str:

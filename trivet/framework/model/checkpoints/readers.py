@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from trivet.base.errors import CheckpointError
 from trivet.framework.model.checkpoints.checkpoint import Checkpoint
+from trivet.framework.model.checkpoints.digest import check_exists
 from trivet.framework.model.checkpoints.folder import FileFormat, read_folder
 from trivet.framework.model.checkpoints.gguf import read_gguf
 from trivet.framework.model.checkpoints.safetensors_header import read_header
@@ -37,19 +37,6 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         if claims(path):
             return read(path)
     raise _refusal(path)
-
-
-def check_exists(path: Path) -> None:
-    """Raises CheckpointError with what to do when nothing is at `path`."""
-    if path.exists():
-        return
-    name = str(path)
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
-        raise CheckpointError(
-            f"{name} is not a local path, and models are not fetched from a hub",
-            f"fetch it first: hf download {name} --local-dir {path.name}, then give {path.name}",
-        )
-    raise CheckpointError(f"{name} does not exist", "give a folder with safetensors, a GGUF file or a package")
 
 
 def _has_torch_files(path: Path) -> bool:

@@ -12,7 +12,7 @@ from trivet.base.settings import Settings
 from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.null import NullMemory
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import LoadTimes, load, open_model
 from trivet.framework.model.loading.engines import EngineName

@@ -9,8 +9,7 @@ from pathlib import Path
 from trivet.base.dtypes import Array, DType, storage
 from trivet.base.errors import CheckpointError
 from trivet.framework.memory.arena import Arena
-from trivet.framework.model.checkpoints.folder import files_of
-from trivet.framework.model.checkpoints.readers import SAFETENSORS, check_exists
+from trivet.framework.model.checkpoints.digest import check_exists
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.read import ReadOptions, ReadReport, read_into_arena
 from trivet.framework.model.manifest import StoredWeight
@@ -59,6 +58,10 @@ def read_checkpoint(folder: Path, options: ReadOptions, node: int | None = None)
 
 def checkpoint_ranges(folder: Path) -> tuple[list[Range], dict[str, tuple[DType, tuple[int, ...]]]]:
     """Where the tensors of a published safetensors folder lie, and what they are; raises as `read_checkpoint`."""
+    # The readers of published formats, which no package needs, and so no start of a server.
+    from trivet.framework.model.checkpoints.folder import files_of
+    from trivet.framework.model.checkpoints.readers import SAFETENSORS
+
     ranges: list[Range] = []
     shapes: dict[str, tuple[DType, tuple[int, ...]]] = {}
     check_exists(folder)
