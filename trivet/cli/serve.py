@@ -28,7 +28,8 @@ def serve(
     from contextlib import ExitStack
 
     from trivet.base.settings import read_settings
-    from trivet.cli.options import load_model, targets_of
+    from trivet.cli.options import load_options, targets_of
+    from trivet.framework.model.loader import load
     from trivet.serve.listening import check_exposure, listen
     from trivet.serve.log import log_to_stderr
 
@@ -43,7 +44,7 @@ def serve(
         with ThreadPoolExecutor(1) as beside:
             answering = beside.submit(_answering, listener, name, settings.api_key)
             try:
-                loaded = load_model(model, **options)
+                loaded = load(model, **load_options(**options))
             finally:
                 service, server = answering.result()
                 stack.callback(server.stop)

@@ -204,9 +204,8 @@ class Engine:
             if sequence.scheduled_s is None:
                 sequence.scheduled_s = start
         work = None if self._costs is None else work_of(chunks)
-        predicted_s = None
-        if self._costs is not None and work is not None and self._costs.is_known:
-            predicted_s = self._costs.predict(work)
+        known = self._known_costs
+        predicted_s = None if known is None or work is None else known.predict(work)
         try:
             self._compute(chunks, deltas)
         except Exception:
@@ -241,14 +240,19 @@ class Engine:
         self._scheduler.check()
         assert self.has_work or self._pool.num_free == self._pool.num_slots, "idle, and a slot is held"
 
+    @property
+    def _known_costs(self) -> CostModel | None:
+        """What a prediction may rest on; None as long as the costs are a guess, or there are none."""
+        return self._costs if self._costs is not None and self._costs.is_known else None
+
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError when the request would have to wait too long, or too many wait already."""
         num_waiting, timeout_s = len(self._scheduler.waiting), request.terms.timeout_s
         wait_s = None
-        is_told = self._costs is not None and self._costs.is_known
-        if self._costs is not None and is_told and (self._targets.ttft_s, timeout_s) != (None, None):
+        known = self._known_costs
+        if known is not None and (self._targets.ttft_s, timeout_s) != (None, None):
             wait_s = first_token_wait_s(
-                self._scheduler, self._budget, self._costs, self._stay, len(request.prompt), request.params.n
+                self._scheduler, self._budget, known, self._stay, len(request.prompt), request.params.n
             )
         refused = refusal(self._targets, num_waiting, request.params.n, wait_s, timeout_s)
         if refused is not None:
