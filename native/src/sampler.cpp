@@ -268,13 +268,13 @@ struct Sampler::Desk {
             for (int64_t i = first; i < first + kSampleGroup; ++i) place_weights[places[i]] += weights[i];
         }
         double reached = 0.0;
-        int place = 0;
+        uint16_t place = 0;
         while (place < kNumSamplePlaces && reached + place_weights[place] < goal) reached += place_weights[place++];
         candidates.clear();
         for (const int64_t first : groups) {
-            bool has_any = false;
-            for (int64_t i = first; i < first + kSampleGroup; ++i) has_any |= places[i] == place;
-            if (!has_any) continue;
+            uint16_t num_there = 0;  // of the places' own width: many are compared at once
+            for (int64_t i = first; i < first + kSampleGroup; ++i) num_there += places[i] == place;
+            if (num_there == 0) continue;
             for (int64_t i = first; i < std::min(first + kSampleGroup, size); ++i) {
                 if (places[i] == place) candidates.push_back({static_cast<int32_t>(i), row[i], weights[i]});
             }
