@@ -272,7 +272,7 @@ void test_attention(const Setting& setting) {
         if (setting.is_small) continue;
         test_store_and_attention(setting, {9, 3, 64, 48, dtype}, {200, 5, 97}, {1, 5, 40});
         test_store_and_attention(setting, {16, 1, 128, 16, dtype}, {70}, {13});
-        test_store_and_attention(setting, {5, 5, 33, 16, dtype}, {31, 32, 33}, {31, 2, 33});
+        test_store_and_attention(setting, {5, 5, 50, 16, dtype}, {31, 32, 33}, {31, 2, 33});
     }
 }
 

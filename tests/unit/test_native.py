@@ -131,6 +131,7 @@ F32, BF16, I32 = (64, 4, "float32"), (64, 2, "bfloat16"), (64, 4, "int32")
             [],
             "kv_store: slot_tokens 24 is not a multiple of 16",
         ),
+        ("kv_store", "tokens", [F32, F32, BF16, I32, I32, I32], [2, 7, 16], [], "kv_store: head_dim 7 is odd"),
         (
             "attention",
             "tokens",

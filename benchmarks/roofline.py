@@ -1,0 +1,174 @@
+"""Where do the kernels stand under their roofs: the speed of memory, and the peak of multiply-adds?
+
+    python benchmarks/roofline.py [MODEL] [--weights int8 --weights bf16]
+
+The matrices of a step by the number of its rows, and attention by its context, each as operations for a byte and
+operations a second. Bytes are the fewest that the contracts allow; both roofs are measured before and after. Rows go to
+results/roofline.csv, and the picture of this run to results/roofline.svg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from math import log2
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import click
+import numpy as np
+
+from trivet._native import Team, multiply_add_peak, targets
+from trivet.base.dtypes import Array
+from trivet.base.settings import read_settings
+from trivet.driver.devices.table import open_device
+from trivet.driver.readers.placement import read_placement_facts
+from trivet.framework.graph.cost import node_bytes, node_flops
+from trivet.framework.graph.plan import Batch, BoundPlan
+from trivet.framework.model.loader import load, open_model
+from trivet.serve.bench.limits import memory_speeds
+from trivet.serve.bench.rows import append_rows
+from trivet.serve.bench.run import default_model
+from trivet.serve.bench.stamp import stamp
+from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
+
+RESULTS = Path(__file__).parent / "results"
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_CONTEXTS = (512, 2048, 8000)
+_STEP_TOKENS = 512
+_FORMATS: dict[str, Literal["int8"] | None] = {"bf16": None, "int8": "int8"}
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, path_type=Path), required=False)
+@click.option("--weights", "formats", multiple=True, type=click.Choice(tuple(_FORMATS)), help="[default: both]")
+@click.option("--repeats", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
+def roofline(model: Path | None, formats: tuple[str, ...], repeats: int, threads: int | None) -> None:
+    """Measure, print, append the rows, draw the picture."""
+    facts, settings = read_placement_facts(), read_settings()
+    device = open_device("cpu", facts, threads)
+    target = settings.cpu_target or targets()[0]
+    path = model or default_model(settings.cache_dir)
+    rows: list[dict[str, Any]] = []
+    for name in formats or tuple(_FORMATS):
+        package = open_model(path, weights=_FORMATS[name], verify=False, settings=settings)
+        taken = {**asdict(stamp(package, facts, device, target)), "weights": name}
+        loaded = load(package.path, threads=threads, max_context=_CONTEXTS[-1] + 1, max_sequences=max(_ROWS),
+                      max_step_tokens=_STEP_TOKENS, settings=settings)  # fmt: skip
+        speeds = [_limits(device.cpus, target, repeats)]
+        found = list(_points(loaded.plan, repeats))
+        speeds.append(_limits(device.cpus, target, repeats))
+        bandwidth, peak = (median(each) for each in zip(*speeds, strict=True))
+        for point in found:
+            roof = min(peak, bandwidth * point["flops"] / point["bytes"])
+            row = {**point, "read_bandwidth": bandwidth, "fma_peak": peak,
+                   "share": point["flops"] / point["seconds"] / roof, "repeats": repeats}  # fmt: skip
+            intensity, speed = row["flops"] / row["bytes"], row["flops"] / row["seconds"] / 1e9
+            click.echo(f"{name:<5} {row['kernel']:<22} {row['at']:>5}: {intensity:8.2f} FLOP/B  {speed:7.1f} GFLOP/s  "
+                       f"{row['share']:.0%} of the roof")  # fmt: skip
+            rows.append({**row, **taken})
+        loaded.plan.close()
+    RESULTS.mkdir(exist_ok=True)
+    append_rows(RESULTS / "roofline.csv", rows)
+    (RESULTS / "roofline.svg").write_text(_drawing(rows))
+
+
+def _limits(cpus: Sequence[int], target: str, repeats: int) -> tuple[float, float]:
+    return median(memory_speeds(cpus, repeats)), median(multiply_add_peak(Team(list(cpus)), target, repeats))
+
+
+def _points(plan: BoundPlan, repeats: int) -> Iterator[dict[str, Any]]:
+    """The matrices of the layers, the head, and attention: what they took, and what their contracts ask for."""
+    head = str(plan.nodes[-1].outputs[0])
+
+    def of(operator: str, is_head: bool = False) -> list[int]:
+        return [i for i, node in enumerate(plan.nodes)
+                if node.operator == operator and (str(node.outputs[0]) == head) == is_head]  # fmt: skip
+
+    for rows in _ROWS:
+        # One new token of so many sequences, each of them short: attention is not the question here.
+        step = decode_steps(plan, [plan.slot_tokens // 2] * rows, 1, np.arange(rows, dtype=np.int32)[:, None])[0]
+        yield {"kernel": "layers' matrices", "at": rows, **_measured(plan, step, of("linear"), repeats)}
+        yield {"kernel": "head", "at": rows, **_measured(plan, step, of("linear", True), repeats)}
+    for context in _CONTEXTS:
+        slots = own_slots(plan, 1, context + 1)
+        prompt = prefill_steps(plan, context, _STEP_TOKENS, slots)
+        seconds_of(plan, prompt)
+        decode = decode_steps(plan, [context - 1], 1, slots)[0]
+        yield {"kernel": "attention, decode", "at": context, **_measured(plan, decode, of("attention"), repeats)}
+        yield {"kernel": "attention, prefill", "at": context, **_measured(plan, prompt[-1], of("attention"), repeats)}
+
+
+def _measured(plan: BoundPlan, step: Batch, nodes: Sequence[int], repeats: int) -> dict[str, float]:
+    seconds_of(plan, [step])
+    runs: Array = np.stack([plan.profile(step)[1] for _ in range(repeats)])[:, nodes].sum(axis=1)
+    return {
+        "seconds": float(np.median(runs)), "seconds_low": float(runs.min()), "seconds_high": float(runs.max()),
+        "bytes": float(sum(node_bytes(plan.graph, plan.nodes[i], step) for i in nodes)),
+        "flops": float(sum(node_flops(plan.graph, plan.nodes[i], step) for i in nodes)),
+    }  # fmt: skip
+
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 420, 60
+_COLOURS = {"layers' matrices": "#1f77b4", "head": "#17becf", "attention, decode": "#d62728",
+            "attention, prefill": "#ff7f0e"}  # fmt: skip
+
+
+def _drawing(rows: Sequence[dict[str, Any]]) -> str:
+    """Both axes by powers of two: the slope is memory, the ceiling multiply-adds. Hollow marks are int8."""
+    intensities = [row["flops"] / row["bytes"] for row in rows]
+    low_x, high_x = np.floor(log2(min(intensities))), np.ceil(log2(max(intensities)))
+    speeds = [row["flops"] / row["seconds"] / 1e9 for row in rows]
+    low_y, high_y = np.floor(log2(min(speeds))), np.ceil(log2(max(row["fma_peak"] for row in rows) / 1e9))
+
+    def x(intensity: float) -> float:
+        return float(_MARGIN + (_WIDTH - 2 * _MARGIN) * (log2(intensity) - low_x) / (high_x - low_x))
+
+    def y(gflops: float) -> float:
+        return float(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (log2(gflops) - low_y) / (high_y - low_y))
+
+    bandwidth = median(row["read_bandwidth"] for row in rows)
+    peak = median(row["fma_peak"] for row in rows)
+    parts = [*_grid(x, y, (int(low_x), int(high_x)), (int(low_y), int(high_y)))]
+    start, knee = max(2.0**low_x, 2.0**low_y * 1e9 / bandwidth), peak / bandwidth
+    roof = [(start, start * bandwidth / 1e9), (knee, peak / 1e9), (2.0**high_x, peak / 1e9)]
+    line = " ".join(f"{x(at):.1f},{y(speed):.1f}" for at, speed in roof)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="black" stroke-width="2"/>')
+    parts.append(f'<text x="{x(knee) + 8:.1f}" y="{y(peak / 1e9) - 8:.1f}">{peak / 1e9:.0f} GFLOP/s</text>')
+    parts.append(f'<text x="{x(start) + 8:.1f}" y="{y(roof[0][1]) - 28:.1f}">{bandwidth / 1e9:.0f} GB/s</text>')
+    for row in rows:
+        at, speed = row["flops"] / row["bytes"], row["flops"] / row["seconds"] / 1e9
+        colour = _COLOURS[row["kernel"]]
+        fill = "white" if row["weights"] == "int8" else colour
+        parts.append(f'<circle cx="{x(at):.1f}" cy="{y(speed):.1f}" r="4" fill="{fill}" stroke="{colour}">'
+                     f"<title>{row['weights']}, {row['kernel']}, {row['at']}: {row['share']:.0%} of the roof</title>"
+                     "</circle>")  # fmt: skip
+    for i, (name, colour) in enumerate(_COLOURS.items()):
+        parts.append(f'<text x="{_WIDTH - _MARGIN - 130}" y="{_HEIGHT - _MARGIN - 70 + 16 * i}" fill="{colour}">'
+                     f"{name}</text>")  # fmt: skip
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
+        f'font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _grid(
+    x: Callable[[float], float], y: Callable[[float], float], columns: tuple[int, int], lines: tuple[int, int]
+) -> Iterator[str]:
+    yield f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 16}" text-anchor="middle">operations for a byte</text>'
+    yield '<text x="8" y="24">GFLOP/s; filled: bf16, hollow: int8</text>'
+    for power in range(columns[0], columns[1] + 1):
+        at = x(2.0**power)
+        yield (f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_MARGIN}" y2="{_HEIGHT - _MARGIN}" stroke="#eee"/>'
+               f'<text x="{at:.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle">{2.0**power:g}'
+               "</text>")  # fmt: skip
+    for power in range(lines[0], lines[1] + 1):
+        at = y(2.0**power)
+        yield (f'<line x1="{_MARGIN}" x2="{_WIDTH - _MARGIN}" y1="{at:.1f}" y2="{at:.1f}" stroke="#eee"/>'
+               f'<text x="{_MARGIN - 4}" y="{at + 4:.1f}" text-anchor="end">{2.0**power:g}</text>')  # fmt: skip
+
+
+if __name__ == "__main__":
+    roofline()
