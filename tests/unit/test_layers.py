@@ -64,6 +64,7 @@ def test_a_planted_upward_import_is_caught() -> None:
 
 # What may need PyTorch or Triton: imported only when their device is asked for.
 EXTRAS = (
+    "trivet.driver.devices.torch_",
     "trivet.framework.graph.npu_",
     "trivet.framework.graph.torch_",
     "trivet.operators.npu",

@@ -1,12 +1,12 @@
 """Memory of a device's own, as loading needs it: pinned host buffers, and copies that run beside what the host does.
 
-What a device brings: `null` here, elsewhere what its library has (`aclrtMallocHost` and `aclrtMemcpyAsync` of CANN,
-pinned tensors and `copy_(non_blocking=True)` of PyTorch). A copy is truly asynchronous only out of pinned memory.
+What a device brings: `null` for one that is not here, `torch_memory` for those that PyTorch drives, and NPUs by it. A
+copy is truly asynchronous only out of pinned memory.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class HostBuffer(Protocol):
@@ -49,3 +49,6 @@ class DeviceMemory(Protocol):
     def close(self) -> None:
         """Wait for every copy, then give the memory and the buffers back."""
         ...
+
+
+Memory = TypeVar("Memory", bound=DeviceMemory)

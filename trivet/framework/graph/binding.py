@@ -18,7 +18,7 @@ from trivet.base.errors import ResourceError
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import DeviceName
-from trivet.framework.graph.plan import BoundPlan, Limits
+from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout
 
 if TYPE_CHECKING:  # verification is imported by who verifies: a start does not
@@ -30,7 +30,7 @@ class Request:
     """Everything a plan is bound to."""
 
     graph: Graph
-    weights: Mapping[str, Array]
+    weights: Mapping[str, Array] | Bring  # in the host's memory; a device with its own takes who brings them there too
     limits: Limits
     slots: SlotLayout
     num_slots: int
@@ -45,11 +45,13 @@ class Binding:
     run_samples: Callable[[str | None], Run]  # takes the CPU's kernel target, or None for the best
     describe: Callable[[str | None], str]  # what runs, for people
     slot_tokens: int | None = None  # where the device's operators fix it; None: as many as a slot's bytes hold
-    free_bytes: Callable[[], int | None] = lambda: None  # of a memory of its own; None: it shares the host's
+    has_own_memory: bool = False  # weights are brought there; else they lie in the host's
+    free_bytes: Callable[[], int | None] = lambda: None  # of a memory of its own
     explain_steps: Callable[[Graph], Iterable[str]] = lambda graph: ()  # how the device runs them, beside the nodes
 
 
 def _bind_cpu(request: Request) -> BoundPlan:
+    assert isinstance(request.weights, Mapping), "the CPU's weights lie in the host's memory"
     return CpuPlan(
         request.graph,
         request.weights,
@@ -205,6 +207,7 @@ BINDINGS: dict[DeviceName, Binding] = {
         run_samples=_npu_samples,
         describe=lambda target: "npu",
         slot_tokens=128,
+        has_own_memory=True,
         free_bytes=_npu_free_bytes,
         explain_steps=_npu_steps,
     ),

@@ -18,7 +18,7 @@ from trivet.framework.graph.buckets import bucket_of, bucket_sizes, most_padding
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.npu_capture import CapturedStep
 from trivet.framework.graph.npu_sender import Sender, room_for
-from trivet.framework.graph.plan import Batch, Limits
+from trivet.framework.graph.plan import Batch, Bring, Limits
 from trivet.framework.graph.prefetch import prefetches
 from trivet.framework.graph.torch_plan import TorchPlan, plainly
 from trivet.operators.contract import Implementation, choose
@@ -38,14 +38,16 @@ class NpuPlan(TorchPlan):
     def __init__(
         self,
         graph: Graph,
-        weights: Mapping[str, Array],
+        weights: Mapping[str, Array] | Bring,
         *,
         limits: Limits,
         num_slots: int,
         slot_tokens: int,
         device: str = "npu:0",
     ) -> None:
-        self._token_sizes, self._row_sizes = bucket_sizes(limits.max_tokens), bucket_sizes(limits.max_rows)
+        # However many tokens a step may have, its sequences bring no more than their context, or their slots, hold.
+        most = min(limits.max_tokens, limits.max_sequences * limits.max_context, num_slots * slot_tokens)
+        self._token_sizes, self._row_sizes = bucket_sizes(most), bucket_sizes(limits.max_rows)
         self._decode_sizes = bucket_sizes(min(limits.max_tokens, limits.max_sequences, limits.max_rows))
         padding = most_padding(self._token_sizes)
         super().__init__(
@@ -97,12 +99,12 @@ class NpuPlan(TorchPlan):
         return given, step_lengths(step.starts, step.positions, given.pop("cache_rows"))
 
     def _prefill(self, num_tokens: int) -> Batch:
-        """The first tokens of a sequence in the first slots, as many as one may have, as a step of that size."""
-        count = min(num_tokens, self.limits.max_context, self.num_slots * self.slot_tokens)
-        slots = np.arange(-(-count // self.slot_tokens), dtype=np.int32)[None]
-        positions = np.arange(count, dtype=np.int32)
-        starts = np.array([0, count], np.int32)
-        batch = Batch(np.zeros_like(positions), positions, starts, slots, positions[-self.limits.max_rows :])
+        """A step of that size, of as few sequences as bring it; nobody reads what they write to the slots they share."""
+        longest = min(num_tokens, self.limits.max_context, self.num_slots * self.slot_tokens)
+        at = np.arange(num_tokens, dtype=np.int32)
+        starts = np.append(at[::longest], np.int32(num_tokens))
+        slots = np.tile(np.arange(-(-longest // self.slot_tokens), dtype=np.int32), (len(starts) - 1, 1))
+        batch = Batch(np.zeros_like(at), at % longest, starts, slots, at[-self.limits.max_rows :])
         return padded(batch, num_tokens, len(batch.rows), self._max_slots, self.num_slots, self.slot_tokens)
 
     @torch.inference_mode()

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from trivet._native import Sampler
 from trivet.base.dtypes import Array
+from trivet.driver.devices.memory import Memory
 from trivet.framework.graph.ir import Graph, Node
 from trivet.framework.memory.tiers import SlotMemory
+
+
+class Bring(Protocol):
+    """Brings stored weights into a device's own memory, for a plan that says which and when."""
+
+    def __call__(self, names: Sequence[str], memory_for: Callable[[int], Memory]) -> tuple[Memory, Mapping[str, int]]:
+        """The memory that `memory_for` makes of a number of bytes, and where in it each of the weights begins.
+
+        A weight without elements has no place. Raises CheckpointError for bytes that cannot be read or are not those
+        that were written, ResourceError for memory or copies that the device refuses.
+        """
+        ...
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,26 @@ Weights and caches stay on the device; what a step makes lives until the last ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 
 import torch
 
-from trivet.base.dtypes import Array
+from trivet.base.dtypes import item_bytes
 from trivet.base.errors import GraphError
+from trivet.base.units import GIB
 from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.plan import refusal
+from trivet.framework.graph.torch_weights import TorchWeights
 from trivet.operators.contract import Implementation, choose, operator_named, resolve
 from trivet.operators.torch.call import DTYPES, Run
-from trivet.operators.torch.sample import to_torch
+
+# Of weights that are there in two forms at a time: few enough to be little of any device, enough that a ring of buffers
+# that fills and drains with each part is mostly full.
+_PASSING_BYTES = GIB
 
 Inputs = list[torch.Tensor | None]
 
@@ -24,7 +32,7 @@ Inputs = list[torch.Tensor | None]
 @dataclass(frozen=True)
 class BoundCall:
     node: Node
-    variant: str
+    implementation: Implementation
     run: Run
     inputs: tuple[int | None, ...]  # numbers of values
     outputs: tuple[int, ...]
@@ -36,7 +44,7 @@ Perform = Callable[[BoundCall, Inputs], list[torch.Tensor]]
 
 
 class TorchCalls:
-    """`graph` over `weights`, which are copied to `device`, with the implementations registered for `registered`.
+    """`graph` over `weights`, taken to `device`, with the implementations registered for `registered`.
 
     `sizes` are those that are fixed while a plan lives: `num_slots` and `slot_tokens` of the caches that are reserved
     here, and what implementations want to know. Raises GraphError when none takes a node.
@@ -45,7 +53,7 @@ class TorchCalls:
     def __init__(
         self,
         graph: Graph,
-        weights: Mapping[str, Array],
+        weights: TorchWeights,
         sizes: Mapping[str, int],
         *,
         device: torch.device,
@@ -62,8 +70,8 @@ class TorchCalls:
             shape = (halves, slots, tokens, heads, head_dim)
             cache = torch.zeros(shape, dtype=DTYPES[spec.dtype], device=device)
             self._lasting[self._numbers[stream.name]] = cache
-        self._shared = _shared_weights(graph)
-        self.calls = self._bind(weights, registered, sizes)
+        self.calls = tuple(self._bind(registered, sizes))
+        self._place(weights)
 
     @property
     def cache_bytes(self) -> int:
@@ -93,8 +101,7 @@ class TorchCalls:
 
     def weight(self, name: str) -> torch.Tensor:
         """A weight as the call that reads it takes it."""
-        read = [(given, i) for call in self.calls for given, i in zip(call.node.inputs, call.inputs, strict=True)]
-        tensor = next(self._lasting[i] for given, i in read if given == name and i is not None)
+        tensor = self._lasting[self._numbers[name]]
         assert tensor is not None
         return tensor
 
@@ -103,27 +110,18 @@ class TorchCalls:
         self._lasting.clear()
         self.calls = ()
 
-    def _bind(self, weights: Mapping[str, Array], registered: str, sizes: Mapping[str, int]) -> tuple[BoundCall, ...]:
+    def _bind(self, registered: str, sizes: Mapping[str, int]) -> Iterator[BoundCall]:
         last_use = {name: i for i, node in enumerate(self.graph.nodes) for name in node.names}
-        lasting = {*weights, *(stream.name for stream in self.graph.streams)}
+        lasting = {*self.graph.weights, *(stream.name for stream in self.graph.streams)}
         lasting.update(made for node in self.graph.nodes for made, _ in continued(node))
-        calls: list[BoundCall] = []
         for i, node in enumerate(self.graph.nodes):
             chosen = self._choose(node, registered)
             run: Run = chosen.lower(self.graph.call(node), sizes)
-            for name in node.names:
-                if name in weights and self._lasting[self._numbers[name]] is None:
-                    stored = to_torch(weights[name], self.graph.values[name].dtype)
-                    self._lasting[self._numbers[name]] = stored.to(self._device)
-            inputs = self._inputs(node, chosen)
+            inputs = tuple(None if name is None else self._numbers[name] for name in node.inputs)
             outputs = tuple(self._numbers[name] for name in node.outputs)
             last = [name for name in node.names if last_use[name] == i]
             dead = tuple(self._numbers[name] for name in last if name not in lasting)
-            calls.append(BoundCall(node, chosen.variant, run, inputs, outputs, dead))
-            for number in (self._numbers[name] for name in last if name in weights):
-                if not any(number in call.inputs for call in calls):
-                    self._lasting[number] = None  # only its prepared form is read
-        return tuple(calls)
+            yield BoundCall(node, chosen, run, inputs, outputs, dead)
 
     def _choose(self, node: Node, registered: str) -> Implementation:
         chosen = choose(self.graph.call(node), registered)
@@ -131,28 +129,58 @@ class TorchCalls:
             raise GraphError(refusal(node, registered, chosen), "see `trivet operators explain`")
         return chosen
 
-    def _inputs(self, node: Node, chosen: Implementation) -> tuple[int | None, ...]:
-        """The numbers of the node's inputs; a weight that the implementation wants in another form gets its own."""
-        numbers = []
-        for argument, name in zip(operator_named(node.operator).inputs, node.inputs, strict=True):
-            number = None if name is None else self._numbers[name]
-            if name in self.graph.weights and name not in self._shared and chosen.prepare is not None:
-                assert number is not None
-                prepared = chosen.prepare(self.graph.call(node), argument.name, self._lasting[number])
-                if prepared is not self._lasting[number]:
-                    number = len(self._lasting)
-                    self._lasting.append(prepared)
-            numbers.append(number)
-        return tuple(numbers)
+    def _place(self, weights: TorchWeights) -> None:
+        """Every weight in the form that its call takes. Those that stay as stored come together, and lie so.
+
+        The others pass through: they come a part at a time and are gone when their other form has been made, so that
+        the device never holds both forms of them all.
+        """
+        wanted = self._prepared()
+        stay = [name for name in self.graph.weights if name not in wanted]
+        for name, tensor in weights.take(stay).items():
+            self._lasting[self._numbers[name]] = tensor
+        for names in _parts(self.graph, list(wanted)):
+            came = weights.take(names)
+            for name in names:
+                stored = came.pop(name)
+                self._lasting[self._numbers[name]] = _apart(wanted[name](stored), stored)
+
+    def _prepared(self) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+        """What makes of a stored weight what its call takes, for those that are not taken as stored.
+
+        A weight that two calls read stays as stored, such as a table tied to the head: a second copy in another layout
+        would be memory that nobody planned.
+        """
+        makers: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+        num_readers = Counter(name for node in self.graph.nodes for name in node.names)
+        for call in self.calls:
+            if call.implementation.prepare is None:
+                continue
+            for argument, name in zip(operator_named(call.node.operator).inputs, call.node.inputs, strict=True):
+                if name is not None and name in self.graph.weights and num_readers[name] == 1:
+                    made = partial(call.implementation.prepare, self.graph.call(call.node), argument.name)
+                    makers[name] = made
+        return makers
 
 
-def _shared_weights(graph: Graph) -> set[str]:
-    """Weights that two operators read, as a table tied to the head: they stay as stored.
+def _parts(graph: Graph, names: Sequence[str]) -> Iterator[list[str]]:
+    """The weights in parts of about `_PASSING_BYTES`, none cut."""
+    part: list[str] = []
+    filled = 0
+    for name in names:
+        recipe = graph.weights[name]
+        assert recipe.dtype is not None, "a plan takes a graph whose weights have their dtypes"
+        size = prod(recipe.stored_shape) * item_bytes(recipe.dtype)
+        if part and filled + size > _PASSING_BYTES:
+            yield part
+            part, filled = [], 0
+        part.append(name)
+        filled += size
+    if part:
+        yield part
 
-    A second copy of such a table in another layout would be memory that nobody planned.
-    """
-    readers: dict[str, set[str]] = {name: set() for name in graph.weights}
-    for node in graph.nodes:
-        for name in readers.keys() & set(node.names):
-            readers[name].add(node.operator)
-    return {name for name, operators in readers.items() if len(operators) > 1}
+
+def _apart(made: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+    """`made` in memory of its own: a view would keep all that came with it."""
+    is_view = made.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
+    return made.clone() if is_view else made

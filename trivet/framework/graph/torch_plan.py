@@ -15,8 +15,9 @@ import torch
 from trivet._native import Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.graph.ir import Graph, continued
-from trivet.framework.graph.plan import Batch, Limits
+from trivet.framework.graph.plan import Batch, Bring, Limits
 from trivet.framework.graph.torch_calls import BoundCall, Inputs, Perform, TorchCalls
+from trivet.framework.graph.torch_weights import TorchWeights
 from trivet.operators.contract import operator_named, resolve
 from trivet.operators.torch.lengths import StepLengths, cache_rows, step_lengths
 from trivet.operators.torch.traffic import Traffic, TrafficCounter
@@ -27,15 +28,15 @@ PerformStep = Callable[[StepLengths], Perform]  # how the calls of one step are 
 class TorchPlan:
     """A Plan on a torch device.
 
-    `weights` are the stored arrays, copied to `device`; the caches of `num_slots` slots are reserved there. Room is
-    made for `padding` tokens more in a step, each a sequence of its own, in slots behind those. Takes the
-    implementations registered for `registered`. Raises GraphError when none takes a node.
+    `weights` are the stored arrays, or who brings them to `device`; the caches of `num_slots` slots are reserved there.
+    Room is made for `padding` tokens more in a step, each a sequence of its own, in slots behind those. Takes the
+    implementations registered for `registered`. Raises GraphError when none takes a node, and what bringing raises.
     """
 
     def __init__(
         self,
         graph: Graph,
-        weights: Mapping[str, Array],
+        weights: Mapping[str, Array] | Bring,
         *,
         limits: Limits,
         num_slots: int,
@@ -59,7 +60,8 @@ class TorchPlan:
             "sequences": limits.max_sequences + padding,
             "max_slots": -(-limits.max_context // slot_tokens),
         }
-        self._calls = TorchCalls(graph, weights, sizes, device=self._device, registered=registered)
+        stored = TorchWeights(graph, weights, self._device)
+        self._calls = TorchCalls(graph, stored, sizes, device=self._device, registered=registered)
 
     @property
     def pool_bytes(self) -> int:

@@ -5,11 +5,9 @@ After loading, nothing grows: what does not fit is an error here, with the optio
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,7 +33,8 @@ from trivet.framework.model.families import build_graph
 from trivet.framework.model.kv_tiers import TierSizes, open_tiers, tier_sizes
 from trivet.framework.model.loading.engines import EngineName
 from trivet.framework.model.loading.read import ReadOptions, ReadReport
-from trivet.framework.model.loading.weights import read_package
+from trivet.framework.model.loading.times import LoadTimes
+from trivet.framework.model.loading.weights import PackageWeights
 from trivet.framework.model.manifest import is_package, read_manifest
 from trivet.framework.model.package import Package
 from trivet.framework.model.tokenizer import Tokenizer
@@ -60,23 +59,6 @@ class Memory:
     @property
     def kv_tokens(self) -> int:
         return self.num_slots * self.slot_tokens
-
-
-@dataclass
-class LoadTimes:
-    """Seconds of each phase of loading, in the order in which they ended; one inside another is not counted twice."""
-
-    phases: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def total(self) -> float:
-        return sum(self.phases.values())
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start, inside = time.perf_counter(), -self.total
-        yield
-        self.phases[name] = time.perf_counter() - start - (inside + self.total)
 
 
 @dataclass(frozen=True)
@@ -149,24 +131,25 @@ def load(
     layout = lay_out(stream_bytes(package.graph), slot_tokens=BINDINGS[device].slot_tokens)
     num_slots = _num_slots(layout, context, max_sequences, kv_memory, placed, package)  # before the weights take theirs
     options = ReadOptions(len(placed.cpus), engine, verify)
+    limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
+    brought = PackageWeights(package.path, package.stored, options, times)
     # Files are read without the GIL, which the tokenizer's parser holds: neither waits for the other. Reading is what
     # an interrupt has to reach, and only this thread hears of one.
     with ThreadPoolExecutor(1) as beside:
         parsed = beside.submit(lambda: (Tokenizer(package.tokenizer), ChatTemplate(package.tokenizer)))
-        with times.phase("read"):
-            read = read_package(package.path, package.stored, options, placed.numa_node)
+        # A device with memory of its own has them brought when its plan is bound.
+        wanted = brought.bring if BINDINGS[device].has_own_memory else brought.on_host(placed.numa_node)
         with times.phase("tokenizer"):  # what is left of it
             tokenizer, template = parsed.result()
     trim_heap()  # the tokenizer's parser leaves a quarter of what it took
     with times.phase("bind"):
-        limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
         plan = BINDINGS[device].bind(
-            Request(package.graph, read.arrays, limits, layout, num_slots, placed.cpus, settings.cpu_target)
+            Request(package.graph, wanted, limits, layout, num_slots, placed.cpus, settings.cpu_target)
         )
     behind = None if tiers is None else open_tiers(tiers, plan, package, layout, device)
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
     return LoadedModel(
-        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, read.report,
+        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, brought.report,
         behind,
     )  # fmt: skip
 

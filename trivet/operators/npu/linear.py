@@ -38,7 +38,11 @@ def to_fractal(matrix: torch.Tensor) -> torch.Tensor:
     """`matrix` in the fractal layout. Raises ResourceError where torch_npu leaves it in rows, which it does quietly."""
     torch.npu.config.allow_internal_format = True  # off by default; without it the cast gives rows, and a warning
     cast: torch.Tensor = torch_npu.npu_format_cast(
-        input=matrix, acl_format=_FRACTAL_NZ, customize_dtype=None, input_dtype=None
+        # A view, such as of the memory that all weights came in, would be left in rows: a tensor of its own.
+        input=matrix.clone(),
+        acl_format=_FRACTAL_NZ,
+        customize_dtype=None,
+        input_dtype=None,
     )
     found = torch_npu.get_npu_format(cast)
     if found != _FRACTAL_NZ:

@@ -50,7 +50,12 @@ def run_sample(operator: Operator, sample: Sample, device: str, registered: str)
 
 def to_torch(stored: Array, dtype: DType | None) -> torch.Tensor:
     """A copy of an array in the storage of `dtype`."""
-    tensor = torch.from_numpy(np.array(stored))
+    return as_torch(np.array(stored), dtype)
+
+
+def as_torch(stored: Array, dtype: DType | None) -> torch.Tensor:
+    """An array in the storage of `dtype` as the tensor that it is, in the same memory."""
+    tensor = torch.from_numpy(stored)
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
 

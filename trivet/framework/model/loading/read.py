@@ -65,6 +65,27 @@ class ReadReport:
         return sum((share or 0.0) * size for share, size in shares) / max(self.num_bytes, 1)
 
 
+def joined(reports: Sequence[ReadReport]) -> ReadReport:
+    """Reads that were made one after the other as one; at least one of them."""
+    extents: list[ExtentReport] = []
+    before = 0.0
+    for report in reports:
+        extents += [replace(each, begin_s=before + each.begin_s, end_s=before + each.end_s) for each in report.extents]
+        before += report.seconds
+    huge, copies = [each.huge_bytes for each in reports], [each.copy_s for each in reports]
+    return ReadReport(
+        num_bytes=sum(each.num_bytes for each in reports),
+        seconds=before,
+        cpu_s=sum(each.cpu_s for each in reports),
+        hash_s=sum(each.hash_s for each in reports),
+        verified=sum(each.verified for each in reports),
+        extents=tuple(extents),
+        arena_bytes=sum(each.arena_bytes for each in reports),
+        huge_bytes=None if None in huge else sum(each or 0 for each in huge),
+        copy_s=None if None in copies else sum(each or 0.0 for each in copies),
+    )
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read: `engine` None chooses for each extent; `verify` compares with the checksums there are."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trivet._native import Hash, Reading
 from trivet.base.units import MIB
-from trivet.driver.devices.memory import Copy, DeviceMemory, HostBuffer
+from trivet.driver.devices.memory import Copy, DeviceMemory, HostBuffer, Memory
 from trivet.framework.model.loading.engines import Choice, Engine
 from trivet.framework.model.loading.extents import BLOCK_BYTES, Extent, Placement, Range, place
 from trivet.framework.model.loading.read import (
@@ -59,12 +59,12 @@ class _Fill:
 
 def read_to_device(
     ranges: Iterable[Range],
-    memory_for: Callable[[int], DeviceMemory],
+    memory_for: Callable[[int], Memory],
     options: ReadOptions,
     *,
     buffer_bytes: int = BUFFER_BYTES,
     num_buffers: int = NUM_BUFFERS,
-) -> tuple[DeviceMemory, dict[str, int], ReadReport]:
+) -> tuple[Memory, dict[str, int], ReadReport]:
     """The memory that `memory_for` makes of a number of bytes, where in it each range begins, and how it got there.
 
     `buffer_bytes` is a multiple of BLOCK_BYTES. Raises as `read_into_arena`, and ResourceError for a device that has

@@ -14,13 +14,14 @@ from trivet.driver.devices.null import NullMemory
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.profile import one_sequence
-from trivet.framework.model.loader import LoadTimes, load, open_model
+from trivet.framework.model.loader import load, open_model
 from trivet.framework.model.loading.engines import EngineName
 from trivet.framework.model.loading.extents import Range, place
 from trivet.framework.model.loading.read import ReadOptions, ReadReport, choose_all, opened
 from trivet.framework.model.loading.report import LoadReport
 from trivet.framework.model.loading.staging import read_to_device
 from trivet.framework.model.loading.storage_limit import recall
+from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.loading.weights import checkpoint_ranges, package_ranges, read_checkpoint
 from trivet.framework.model.package import Package
 
@@ -82,8 +83,7 @@ def read_staged(
     with times.phase("read"):
         memory, _, read = read_to_device(ranges, NullMemory, ReadOptions(len(placed.cpus), engine, verify))
         memory.close()
-    times.phases["copy"] = read.copy_s or 0.0
-    times.phases["read"] -= times.phases["copy"]
+    times.part("read", "copy", read.copy_s or 0.0)
     return _report(
         package.source_name, times, read, cpu_started, placed.numa_node, len(placed.cpus), package.path, settings
     )

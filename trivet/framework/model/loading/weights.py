@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trivet.base.dtypes import Array, DType, storage
 from trivet.base.errors import CheckpointError
+from trivet.driver.devices.memory import Memory
 from trivet.framework.memory.arena import Arena
 from trivet.framework.model.checkpoints.digest import check_exists
 from trivet.framework.model.loading.extents import Range
-from trivet.framework.model.loading.read import ReadOptions, ReadReport, read_into_arena
+from trivet.framework.model.loading.read import ReadOptions, ReadReport, joined, read_into_arena
+from trivet.framework.model.loading.staging import read_to_device
+from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.manifest import StoredWeight
 
 # A published format and what holds its bits: bfloat16 as uint16, eight-bit floats as uint8.
@@ -27,6 +30,43 @@ class Weights:
 
     arrays: Mapping[str, Array]
     report: ReadReport
+
+
+class PackageWeights:
+    """The weights of a package, or those of them that `stored` names, for a plan to take; `times` has their "read".
+
+    Where they go the plan's device says: all into one arena on the host, or what is asked for into its own memory.
+    Both raise as `read_package`.
+    """
+
+    def __init__(
+        self, folder: Path, stored: Mapping[str, StoredWeight], options: ReadOptions, times: LoadTimes
+    ) -> None:
+        self._folder = folder
+        self._stored = stored
+        self._options = options
+        self._times = times
+        self._reports: list[ReadReport] = []
+
+    def on_host(self, node: int | None = None) -> Mapping[str, Array]:
+        with self._times.phase("read"):
+            read = read_package(self._folder, self._stored, self._options, node)
+        self._reports.append(read.report)
+        return read.arrays
+
+    def bring(self, names: Sequence[str], memory_for: Callable[[int], Memory]) -> tuple[Memory, Mapping[str, int]]:
+        """As `trivet.framework.graph.plan.Bring`."""
+        ranges = package_ranges(self._folder, {name: self._stored[name] for name in names})
+        with self._times.phase("read"):
+            memory, places, report = read_to_device(ranges, memory_for, self._options)
+        self._times.part("read", "copy", report.copy_s or 0.0)
+        self._reports.append(report)
+        return memory, places
+
+    @property
+    def report(self) -> ReadReport:
+        """How those came that were taken."""
+        return joined(self._reports)
 
 
 def package_ranges(folder: Path, stored: Mapping[str, StoredWeight]) -> list[Range]:
