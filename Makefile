@@ -49,7 +49,7 @@ test-instructions:  ## Instructions of fixed steps, under valgrind, beside the c
 	$(PYTHON) benchmarks/instructions.py build/instructions/fixed_step
 
 test-ascend: $(ASCEND)/installed  ## What proves the Ascend code without an Ascend, in an environment of its own (.venv-ascend)
-	$(ASCEND)/bin/python -m pytest tests/ascend/test_torch.py tests/ascend/test_fake_device.py $(wildcard tests/ascend/test_triton_[cr]*.py tests/ascend/test_hivm_*.py)
+	$(ASCEND)/bin/python -m pytest tests/ascend/test_torch.py tests/ascend/test_fake_device.py tests/ascend/test_torch_loading.py tests/ascend/test_rank_processes.py $(wildcard tests/ascend/test_triton_[cr]*.py tests/ascend/test_hivm_*.py)
 	$(ASCEND)/bin/python -m pytest tests/ascend/test_npu_schemas.py tests/ascend/test_npu_shapes.py tests/ascend/test_npu_refusals.py
 	$(ASCEND)/bin/python -m ascend.fakecann.run $(ASCEND)/bin/python -m pytest $(wildcard tests/ascend/test_fakecann_*.py) tests/ascend/test_npu_right.py
 	$(ASCEND)/bin/python -m ascend.schemas

@@ -75,7 +75,11 @@ EXTRAS = (
 
 
 # Where the library of a device or of a reference is first imported, inside a function, because it may be absent.
-DOORS = ("trivet.framework.graph.binding", "trivet.framework.engine.published")
+DOORS = (
+    "trivet.framework.graph.binding",
+    "trivet.framework.engine.published",
+    "trivet.framework.model.loading.ranks",
+)
 
 
 def test_the_core_never_imports_torch() -> None:

@@ -99,7 +99,7 @@ class NpuPlan(TorchPlan):
         return given, step_lengths(step.starts, step.positions, given.pop("cache_rows"))
 
     def _prefill(self, num_tokens: int) -> Batch:
-        """A step of that size, of as few sequences as bring it; nobody reads what they write to the slots they share."""
+        """A step of that size, of as few sequences as bring it. They share slots: nobody reads what they write."""
         longest = min(num_tokens, self.limits.max_context, self.num_slots * self.slot_tokens)
         at = np.arange(num_tokens, dtype=np.int32)
         starts = np.append(at[::longest], np.int32(num_tokens))

@@ -15,19 +15,22 @@ from trivet.framework.model.work_folder import remove_stale
 Build = Callable[[Path, Path], Package]  # converts the checkpoint at the first path to a package at the second
 
 
-def packaged(path: str | Path, cache_dir: Path, variant: str, build: Build, *, verify: bool = True) -> Package:
+def packaged(
+    path: str | Path, cache_dir: Path, variant: str, build: Build, *, verify: bool = True, rank: int | None = None
+) -> Package:
     """The package at `path` as it is; for a checkpoint, the one made of it before, or else made now by `build`.
 
-    `variant` says what of the conversion's settings the package depends on, such as "bfloat16-level3". What an
-    interrupted conversion left in the cache is continued by its own next call, and goes when that of another begins.
+    `rank` is as `open_package` has it. `variant` says what of the conversion's settings the package depends on, such as
+    "bfloat16-level3". What an interrupted conversion left in the cache is continued by its own next call, and goes when
+    that of another begins.
     """
     path = Path(path)
     if is_package(path):
-        return open_package(path, verify=verify)
+        return open_package(path, verify=verify, rank=rank)
     check_exists(path)
     destination = cache_dir / "packages" / package_name(path, variant)
     if is_package(destination):
-        return open_package(destination, verify=verify)
+        return open_package(destination, verify=verify, rank=rank)
     remove_stale(destination.parent, besides=destination)
     return build(path, destination)
 

@@ -36,7 +36,7 @@ from trivet.framework.model.loading.read import ReadOptions, ReadReport
 from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.loading.weights import PackageWeights
 from trivet.framework.model.manifest import is_package, read_manifest
-from trivet.framework.model.package import Package
+from trivet.framework.model.package import Package, open_package
 from trivet.framework.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ def open_model(
     dtype: DType | None = None,
     weights: Literal["int8"] | None = None,
     level: int = MAX_LEVEL,
+    num_ranks: int = 1,
+    rank: int | None = None,
     verify: bool = True,
     progress: Progress | None = None,
     settings: Settings | None = None,
@@ -168,8 +170,9 @@ def open_model(
 ) -> Package:
     """The package at `model`, or that of the checkpoint there: converted into the cache once, found again by digest.
 
-    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16; `weights` as `load` has it. Converting
-    is the phase "transform".
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16; `weights` as `load` has it.
+    `num_ranks` is how many ranks a checkpoint is cut for; `rank` whose weights to open of what is cut.
+    Converting is the phase "transform".
     """
 
     wanted: DType = dtype or "bfloat16"
@@ -180,13 +183,15 @@ def open_model(
         from trivet.framework.model.convert import convert
         from trivet.framework.model.steps import Wanted
 
-        asked = Wanted(wanted, level, device, matrices=weights)
+        asked = Wanted(wanted, level, device, num_ranks=num_ranks, matrices=weights)
         with (times or LoadTimes()).phase("transform"):
-            return convert(checkpoint, destination, asked, progress=progress).package
+            made = convert(checkpoint, destination, asked, progress=progress).package
+        return made if rank is None else open_package(destination, verify=False, rank=rank)
 
     settings = settings or read_settings()
-    variant = "-".join([wanted, *([weights] if weights else []), f"level{level}", layout])
-    package = packaged(Path(model), settings.cache_dir, variant, build, verify=verify)
+    cut = [f"{num_ranks}ranks"] if num_ranks > 1 else []
+    variant = "-".join([wanted, *([weights] if weights else []), f"level{level}", layout, *cut])
+    package = packaged(Path(model), settings.cache_dir, variant, build, verify=verify, rank=rank)
     if dtype not in (None, package.dtype):
         raise CheckpointError(
             f"{model} is a package in {package.dtype}, {dtype} was asked for",

@@ -42,7 +42,7 @@ class ExtentReport:
 class ReadReport:
     """How ranges of files came into memory."""
 
-    num_bytes: int
+    num_bytes: int  # read from storage
     seconds: float
     cpu_s: float  # of the process, all threads
     hash_s: float  # of all threads together, part of cpu_s
@@ -51,6 +51,7 @@ class ReadReport:
     arena_bytes: int
     huge_bytes: int | None = None  # of the arena on huge pages; None if unknown
     copy_s: float | None = None  # waited for copies to a device, part of `seconds`; None where there are none
+    received_bytes: int = 0  # that another rank read, and sent
 
     @property
     def bytes_per_s(self) -> float:
@@ -83,6 +84,7 @@ def joined(reports: Sequence[ReadReport]) -> ReadReport:
         arena_bytes=sum(each.arena_bytes for each in reports),
         huge_bytes=None if None in huge else sum(each or 0 for each in huge),
         copy_s=None if None in copies else sum(each or 0.0 for each in copies),
+        received_bytes=sum(each.received_bytes for each in reports),
     )
 
 

@@ -16,6 +16,15 @@ _AT_LIMIT = 0.8
 
 
 @dataclass(frozen=True)
+class RankShare:
+    """Whose load it was, of several that load one model."""
+
+    rank: int
+    num_ranks: int
+    model_bytes: int  # of the whole package, for all ranks
+
+
+@dataclass(frozen=True)
 class LoadReport:
     """A load from its first phase to its last. None is unknown."""
 
@@ -27,6 +36,7 @@ class LoadReport:
     numa_node: int | None  # the weights were placed on; None: no one node is best
     num_cpus: int
     storage: StorageLimit | None
+    share: RankShare | None = None  # None: all of the model, for one process
 
     @property
     def total_s(self) -> float:
@@ -45,6 +55,12 @@ def bottleneck(report: LoadReport) -> tuple[str, str]:
     longest = max(report.phases, key=lambda name: report.phases[name])
     if longest == "transform":
         return "converting the checkpoint", "convert it once and keep the package: trivet convert MODEL PACKAGE"
+    if longest == "meet":
+        return "waiting for the other ranks to start", "start all at once"
+    if longest == "broadcast":
+        if report.read.received_bytes:
+            return "what rank 0 sent", "see what rank 0 waited for: its own report"
+        return "reading for all ranks and sending", "each rank reading for itself, where the storage has more to give"
     if longest == "copy":
         return "copies to the device", "pinned buffers on the NUMA node of the device: trivet doctor"
     if longest != "read":
@@ -81,9 +97,12 @@ def text(report: LoadReport) -> str:
     """The report as people read it, without a trailing newline."""
     read, (what, helps) = report.read, bottleneck(report)
     width = max(len(name) for name in report.phases)
-    lines = [f"{report.model}: {format_bytes(read.num_bytes)} in {format_seconds(report.total_s)}", ""]
+    in_all = format_bytes(read.num_bytes + read.received_bytes)
+    lines = [f"{report.model}: {in_all} in {format_seconds(report.total_s)}", ""]
     lines += [f"  {name:<{width}}  {format_seconds(seconds):>8}" for name, seconds in report.phases.items()]
-    lines += ["", f"read at {read.bytes_per_s / 1e9:.2f} GB/s{_of_storage(report)}; {explain_read(read)}"]
+    lines += ["", *_whose(report)]
+    if read.num_bytes:
+        lines += [f"read at {read.bytes_per_s / 1e9:.2f} GB/s{_of_storage(report)}; {explain_read(read)}"]
     checked = (
         f"{format_bytes(read.verified)} compared with their checksums" if read.verified else "no checksum compared"
     )
@@ -95,6 +114,15 @@ def text(report: LoadReport) -> str:
     lines += [f"weights in one arena of {format_bytes(read.arena_bytes)}, {_memory(report)}"]
     lines += [f"bottleneck: {what}", f"  → {helps}"]
     return "\n".join(lines)
+
+
+def _whose(report: LoadReport) -> list[str]:
+    share, received = report.share, report.read.received_bytes
+    if share is None:
+        return []
+    own = format_bytes(report.read.num_bytes)
+    lines = [f"rank {share.rank} of {share.num_ranks}: read {own} of a package of {format_bytes(share.model_bytes)}"]
+    return lines + ([f"{format_bytes(received)} came from rank 0"] if received else [])
 
 
 def explain_read(read: ReadReport) -> str:

@@ -109,9 +109,11 @@ class _Ring:
     def run(self, placement: Placement) -> ReadReport:
         started, cpu_started = time.perf_counter(), time.process_time()
         total = sum(extent.num_bytes for extent in placement.extents)
-        checks = _Checks(placement) if self._options.verify else None
+        checks = Checks(placement) if self._options.verify else None
         self._buffers = [self._memory.host_buffer(self._buffer_bytes) for _ in range(self._num_buffers)]
-        for i, (window, parts) in enumerate(_windows(placement, self._sources, self._options, self._buffer_bytes)):
+        chosen = choose_all(placement, self._sources, self._options)
+        for i, (window, extents) in enumerate(windows(placement, self._buffer_bytes)):
+            parts = [_Part(extent, *chosen[which]) for which, extent in extents]
             number = i % self._num_buffers
             # A copy that is still under way holds the buffer up: hash and queue what has been read meanwhile. One that
             # is done does not, and then the disk gets its next reads before anything is hashed.
@@ -147,15 +149,14 @@ class _Ring:
         by_engine: dict[Engine, list[_Part]] = defaultdict(list)
         for part in parts:
             by_engine[part.choice.engine].append(part)
-        end = max(part.extent.at + part.extent.num_bytes for part in parts)
-        fill = _Fill(start, end, buffer, number, parts, [], begun)
+        fill = _Fill(start, end_of(part.extent for part in parts), buffer, number, parts, [], begun)
         self._filling.append(fill)
         for engine, own in by_engine.items():
             extents = [part.extent for part in own]
             reading, _ = start_reading(engine, extents, buffer.address - start, self._sources, verify=False)
             fill.readings.append((reading, own))
 
-    def _copy_oldest(self, checks: _Checks | None, started: float, total: int) -> None:
+    def _copy_oldest(self, checks: Checks | None, started: float, total: int) -> None:
         fill = self._filling[0]
         for reading, parts in fill.readings:
             finish(reading, lambda read: self._options.progress(self._done + read, total))
@@ -165,7 +166,7 @@ class _Ring:
         self._reports += [self._report(part, fill, end_s) for part in fill.parts]
         if checks is not None:
             hash_started = time.perf_counter()
-            checks.take(fill)
+            checks.take(fill.start, fill.end, fill.buffer.address)
             self._hash_s += time.perf_counter() - hash_started
         self._filling.popleft()
         self._copies[fill.number] = self._memory.copy(fill.buffer, 0, fill.end - fill.start, fill.start)
@@ -191,7 +192,7 @@ class _Ring:
         )  # fmt: skip
 
 
-class _Checks:
+class Checks:
     """Digests of ranges whose bytes come window by window, in the order of the arena."""
 
     def __init__(self, placement: Placement) -> None:
@@ -200,34 +201,36 @@ class _Checks:
         self._hash = Hash()
         self.num_bytes = sum(wanted.num_bytes for _, wanted in places)
 
-    def take(self, fill: _Fill) -> None:
-        """Add the window's bytes; raise CheckpointError when a range that ends in it has another digest."""
+    def take(self, start: int, end: int, address: int) -> None:
+        """Add a window's bytes, which lie at `address`; CheckpointError when a range that ends in it is not itself."""
         while self._left:
             at, wanted = self._left[0]
-            first, last = max(at, fill.start), min(at + wanted.num_bytes, fill.end)
+            first, last = max(at, start), min(at + wanted.num_bytes, end)
             if first < last:
-                self._hash.update(fill.buffer.address + first - fill.start, last - first)
-            if at + wanted.num_bytes > fill.end:
+                self._hash.update(address + first - start, last - first)
+            if at + wanted.num_bytes > end:
                 return
             compare([self._hash.digest()], [wanted])
             self._left.popleft()
             self._hash = Hash()
 
 
-def _windows(
-    placement: Placement, sources: Mapping[Path, Source], options: ReadOptions, window_bytes: int
-) -> list[tuple[int, list[_Part]]]:
-    """The windows of the arena that hold anything, each with what of which extent lies in it."""
-    windows: dict[int, list[_Part]] = defaultdict(list)
-    chosen = choose_all(placement, sources, options)
-    for extent, (choice, resident) in zip(placement.extents, chosen, strict=True):
+def windows(placement: Placement, window_bytes: int) -> list[tuple[int, list[tuple[int, Extent]]]]:
+    """The windows of the arena that hold anything: where each begins, and what of which extent lies in it."""
+    found: dict[int, list[tuple[int, Extent]]] = defaultdict(list)
+    for number, extent in enumerate(placement.extents):
         end = extent.at + extent.num_bytes
         for start in range(extent.at // window_bytes * window_bytes, end, window_bytes):
             at, stop = max(extent.at, start), min(end, start + window_bytes)
             offset = extent.offset + at - extent.at
             part = replace(extent, offset=offset, num_bytes=stop - at, at=at, ranges=_within(extent, offset, stop - at))
-            windows[start].append(_Part(part, choice, resident))
-    return sorted(windows.items())
+            found[start].append((number, part))
+    return sorted(found.items())
+
+
+def end_of(extents: Iterable[Extent]) -> int:
+    """Where in the arena the last of them ends."""
+    return max(extent.at + extent.num_bytes for extent in extents)
 
 
 def _within(extent: Extent, offset: int, num_bytes: int) -> tuple[Range, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trivet.base.errors import CheckpointError
 from trivet.base.settings import Settings
 from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.null import NullMemory
@@ -17,12 +19,14 @@ from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import load, open_model
 from trivet.framework.model.loading.engines import EngineName
 from trivet.framework.model.loading.extents import Range, place
+from trivet.framework.model.loading.ranks import check_rank, join, read_rank
 from trivet.framework.model.loading.read import ReadOptions, ReadReport, choose_all, opened
-from trivet.framework.model.loading.report import LoadReport
+from trivet.framework.model.loading.report import LoadReport, RankShare
 from trivet.framework.model.loading.staging import read_to_device
 from trivet.framework.model.loading.storage_limit import recall
 from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.loading.weights import checkpoint_ranges, package_ranges, read_checkpoint
+from trivet.framework.model.manifest import is_package, read_manifest
 from trivet.framework.model.package import Package
 
 Row = dict[str, Any]
@@ -89,6 +93,50 @@ def read_staged(
     )
 
 
+def read_as_rank(
+    model: Path,
+    *,
+    rank: int,
+    num_ranks: int | None = None,
+    meet: str | None = None,
+    num_processes: int | None = None,
+    settings: Settings,
+    verify: bool = True,
+    threads: int | None = None,
+    engine: EngineName | None = None,
+    **options: Any,
+) -> LoadReport:
+    """What rank `rank` of the model reads; no plan is bound.
+
+    A checkpoint is cut for `num_ranks` first; a package must be, unless that is None. With `meet` (host:port) rank 0
+    reads for all what all have, `num_processes` of them, None for as many as the package is cut for. Raises what
+    `open_model`, `join` and `read_rank` raise.
+    """
+    cpu_started, times = time.process_time(), LoadTimes()
+    with times.phase("facts"):
+        placed = open_device("cpu", read_placement_facts(), threads)
+    with times.phase("open"):
+        path = model
+        if not is_package(model):
+            path = _package(model, settings, times, {**options, "num_ranks": num_ranks or 1, "rank": 0}).path
+        manifest = read_manifest(path)
+        if num_ranks not in (None, manifest.num_ranks):
+            raise CheckpointError(
+                f"{model} is a package for {manifest.num_ranks} ranks, --tensor-parallel {num_ranks} was asked for",
+                f"convert its checkpoint again with --tensor-parallel {num_ranks}",
+            )
+    reading = ReadOptions(len(placed.cpus), engine, verify)
+    check_rank(path, manifest, rank, num_processes)
+    group = None
+    if meet is not None:
+        with times.phase("meet"):
+            group = join(rank, num_processes or manifest.num_ranks, meet)
+    read = read_rank(path, manifest, rank, reading, times, group=group, node=placed.numa_node).report
+    report = _report(manifest.source_name, times, read, cpu_started, placed.numa_node, len(placed.cpus), path, settings)
+    whole = sum(piece.bytes for pieces in manifest.tensors.values() for piece in pieces)
+    return replace(report, share=RankShare(rank, manifest.num_ranks if group is None else group.num_ranks, whole))
+
+
 def explain(
     model: Path,
     *,
@@ -139,7 +187,11 @@ def _ranges(model: Path, as_stored: bool, settings: Settings, options: dict[str,
 
 def _package(model: Path, settings: Settings, times: LoadTimes, options: dict[str, Any]) -> Package:
     """The model's package, made if it must be; of the options of `load`, those that say which."""
-    which = {name: options[name] for name in ("device", "dtype", "progress") if name in options}
+    which = {
+        name: options[name]
+        for name in ("device", "dtype", "weights", "progress", "num_ranks", "rank")
+        if name in options
+    }
     return open_model(model, verify=False, settings=settings, times=times, **which)
 
 
