@@ -135,12 +135,34 @@ def test_every_engine_gives_the_same_answer(package: Package, settings: Settings
         assert (wanted == done.stdout != "") or f"--engine {engine}" in done.stderr  # it cannot be had here
 
 
-def test_without_io_uring_threads_read_and_the_reason_is_told(package: Package, settings: Settings) -> None:
-    """The kernel refuses the call to this process, as containers' filters do."""
-    cold = (
-        f"import os, pathlib\nfor f in pathlib.Path({str(package.path)!r}).iterdir():\n"
+def out_of_the_page_cache(folder: Path) -> str:
+    """Python that makes the files of a folder cold, where the kernel lets them go."""
+    return (
+        f"import os, pathlib\nfor f in pathlib.Path({str(folder)!r}).iterdir():\n"
         " d = os.open(f, os.O_RDONLY); os.fsync(d); os.posix_fadvise(d, 0, 0, os.POSIX_FADV_DONTNEED); os.close(d)\n"
     )
+
+
+def test_without_o_direct_files_come_through_the_page_cache_and_the_reason_is_told(
+    package: Package, settings: Settings
+) -> None:
+    cold = out_of_the_page_cache(package.path)
+    explained = trivet("load", package.path, "--explain", "--json", settings=settings, before=cold + _NO_DIRECT)
+    loaded = trivet("load", package.path, "--json", settings=settings, before=cold + _NO_DIRECT)
+    asked = trivet("load", package.path, "--engine", "direct", settings=settings, before=_NO_DIRECT)
+    (row,) = json.loads(explained.stdout)
+    if row["resident_bytes"] or row["filesystem"] == "tmpfs":
+        pytest.skip(f"files here stay in the page cache: {row['reason']}")
+
+    assert ("buffered", "O_DIRECT: Invalid argument") == (row["engine"], row["reason"])
+    assert sum(stored.bytes for stored in package.stored.values()) == json.loads(loaded.stdout)["read"]["verified"]
+    assert 1 == asked.returncode
+    assert "O_DIRECT: Invalid argument" in asked.stderr
+
+
+def test_without_io_uring_threads_read_and_the_reason_is_told(package: Package, settings: Settings) -> None:
+    """The kernel refuses the call to this process, as containers' filters do."""
+    cold = out_of_the_page_cache(package.path)
     done = trivet("load", package.path, "--explain", "--json", settings=settings, before=cold + _NO_RING)
     asked = trivet("load", package.path, "--engine", "io_uring", settings=settings, before=_NO_RING)
     (row,) = json.loads(done.stdout)
@@ -224,6 +246,15 @@ def test_a_load_that_failed_leaves_nothing_behind_for_the_next(package: Package,
     assert 0 == descriptors
     assert pages * 4096 < 30 * 200_000  # thirty arenas of 450 kB would be twice that
 
+
+_NO_DIRECT = """
+import os
+_open = os.open
+def refusing(path, flags, *rest, **more):  # as file systems without it do
+    if flags & os.O_DIRECT: raise OSError(22, os.strerror(22))
+    return _open(path, flags, *rest, **more)
+os.open = refusing
+"""
 
 _NO_RING = """
 import ctypes, struct
