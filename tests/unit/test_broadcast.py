@@ -62,6 +62,9 @@ class Rank:
             raise ResourceError(f"rank {first}: {self._all.failures[first]}")
         self._all.barrier.wait()
 
+    def close(self) -> None:
+        self._is_over = True
+
     def tell(self, failure: TrivetError) -> None:
         if not self._is_over:
             with pytest.raises(ResourceError):

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from trivet.base.errors import ResourceError
 from trivet.base.units import MIB
 from trivet.cli import cli
-from trivet.framework.model.loading.read import ExtentReport, ReadReport
-from trivet.framework.model.loading.report import LoadReport, bottleneck, text, to_json
+from trivet.framework.model.loading.read import ExtentReport, ReadReport, joined
+from trivet.framework.model.loading.report import LoadReport, RankShare, bottleneck, text, to_json
 from trivet.framework.model.loading.storage_limit import StorageLimit, recall, remember
+from trivet.framework.model.loading.times import LoadTimes
 from trivet.serve.bench import storage
 from trivet.serve.bench.storage import StorageSpeed, limit_of, measure_storage, table
 
@@ -26,6 +27,7 @@ REPORT = LoadReport(
     "m", {"open": 0.1, "read": 2.0, "bind": 0.1}, READ, cpu_s=1.0, peak_rss_bytes=5 * GB, numa_node=None, num_cpus=4,
     storage=LIMIT,
 )  # fmt: skip
+RECEIVED = replace(READ, num_bytes=0, extents=(), received_bytes=4 * GB)
 WARM = replace(READ, extents=(replace(EXTENT, resident=1.0, engine="buffered"),))
 
 
@@ -40,6 +42,9 @@ WARM = replace(READ, extents=(replace(EXTENT, resident=1.0, engine="buffered"),)
         (replace(REPORT, read=replace(WARM, cpu_s=7.9)), "copying and hashing by the CPUs", "--threads"),
         (replace(REPORT, phases={"transform": 9.0, "read": 1.0}), "converting the checkpoint", "trivet convert"),
         (replace(REPORT, phases={"read": 1.0, "copy": 9.0}), "copies to the device", "NUMA node"),
+        (replace(REPORT, phases={"meet": 9.0, "read": 1.0}), "waiting for the other ranks", "at once"),
+        (replace(REPORT, phases={"read": 1.0, "broadcast": 9.0}), "reading for all ranks and sending", "for itself"),
+        (replace(REPORT, phases={"broadcast": 9.0}, read=RECEIVED), "what rank 0 sent", "its own report"),
         (replace(REPORT, phases={"read": 1.0, "warm-up": 9.0}), "warm-up, not reading", "nothing about storage"),
     ],
 )  # fmt: skip
@@ -67,6 +72,37 @@ weights in one arena of 3.7 GiB, 25% on huge pages (the kernel granted no more: 
 bottleneck: the storage: 95% of its best
   → faster storage, or enough memory to keep the files cached"""
     )
+
+
+def test_a_rank_that_received_says_how_much_it_read_of_what_and_from_whom_the_rest_came() -> None:
+    report = replace(REPORT, share=RankShare(1, 3, 9 * GB), read=replace(READ, num_bytes=1 * GB, received_bytes=2 * GB))
+    only_received = replace(report, read=replace(RECEIVED, received_bytes=2 * GB))
+
+    assert "m: 2.8 GiB in 2.20 s" in text(report)
+    assert "rank 1 of 3: read 953.7 MiB of a package of 8.4 GiB\n1.9 GiB came from rank 0\n" in text(report)
+    assert "read at" not in text(only_received)
+
+
+def test_reads_one_after_the_other_are_one_read_in_the_report() -> None:
+    first, second = replace(READ, huge_bytes=5, copy_s=0.5), replace(READ, huge_bytes=7, received_bytes=3)
+    both = joined([first, second])
+
+    assert (8 * GB, 4.0, 8 * GB, 3) == (both.num_bytes, both.seconds, both.verified, both.received_bytes)
+    assert [(0, 2), (2, 4)] == [(each.begin_s, each.end_s) for each in both.extents]
+    assert (12, None) == (both.huge_bytes, both.copy_s)  # whether the second waited for copies is unknown
+    assert first == joined([first])
+
+
+def test_a_phase_inside_another_is_counted_once_and_one_that_comes_again_goes_on() -> None:
+    times = LoadTimes({"read": 2.0})
+    with times.phase("bind"), times.phase("read"):
+        pass
+    times.part("read", "copy", 1.5)
+
+    assert ["read", "bind", "copy"] == list(times.phases)
+    assert 0.5 <= times.phases["read"] < 2.0
+    assert 0 <= times.phases["bind"]
+    assert 1.5 == times.phases["copy"]
 
 
 def test_the_json_is_json_and_agrees_with_the_text() -> None:

@@ -6,13 +6,18 @@ The bytes are the host's: whoever receives them compares checksums before a devi
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trivet.base.errors import ResourceError, TrivetError
+
+T = TypeVar("T")
 
 # A rank that ends is known at once. This is for one that neither ends nor goes on, and longer than any reads its own.
 TIMEOUT_S = 600.0
@@ -32,8 +37,14 @@ class TorchGroup:
         host, _, port = address.rpartition(":")
         waits = timedelta(seconds=timeout_s)
         try:
-            store = dist.TCPStore(host, int(port), num_ranks, is_master=rank == 0, timeout=waits)
-            self._group = dist.ProcessGroupGloo(store, rank, num_ranks, waits)
+            self._group = _interruptibly(
+                lambda: dist.ProcessGroupGloo(
+                    dist.TCPStore(host, int(port), num_ranks, is_master=rank == 0, timeout=waits),
+                    rank,
+                    num_ranks,
+                    waits,
+                )
+            )
         except (RuntimeError, ValueError) as error:
             raise ResourceError(
                 f"rank {rank}: {num_ranks} ranks did not meet at {address} in {timeout_s:g} s: {_first_line(error)}",
@@ -88,7 +99,7 @@ class TorchGroup:
     def _do(self, what: str, begin: Callable[[], dist.Work]) -> None:
         assert not self._is_over, "the group has ended"
         try:
-            begin().wait()
+            _interruptibly(lambda: begin().wait())
         except RuntimeError as error:
             self._is_over = True
             raise ResourceError(
@@ -98,6 +109,20 @@ class TorchGroup:
 
 
 _SENTENCE_BYTES = 1024
+
+
+def _interruptibly(act: Callable[[], T]) -> T:
+    """What `act` gives, which waits where Ctrl-C is not heard: so it waits in a thread, and this one hears."""
+    made: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(act())
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, name="rank", daemon=True).start()
+    return made.result()
 
 
 def _first_line(error: Exception) -> str:

@@ -48,6 +48,10 @@ class Group(Protocol):
         """Let the others know when they next `agree`, unless they know that something failed."""
         ...
 
+    def close(self) -> None:
+        """Leave."""
+        ...
+
 
 def read_together(
     ranges: Iterable[Range],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,11 +128,12 @@ def read_as_rank(
             )
     reading = ReadOptions(len(placed.cpus), engine, verify)
     check_rank(path, manifest, rank, num_processes)
-    group = None
-    if meet is not None:
-        with times.phase("meet"):
-            group = join(rank, num_processes or manifest.num_ranks, meet)
-    read = read_rank(path, manifest, rank, reading, times, group=group, node=placed.numa_node).report
+    with ExitStack() as left:
+        group = None
+        if meet is not None:
+            with times.phase("meet"):
+                group = left.enter_context(closing(join(rank, num_processes or manifest.num_ranks, meet)))
+        read = read_rank(path, manifest, rank, reading, times, group=group, node=placed.numa_node).report
     report = _report(manifest.source_name, times, read, cpu_started, placed.numa_node, len(placed.cpus), path, settings)
     whole = sum(piece.bytes for pieces in manifest.tensors.values() for piece in pieces)
     return replace(report, share=RankShare(rank, manifest.num_ranks if group is None else group.num_ranks, whole))
