@@ -68,6 +68,24 @@ def test_the_report_says_whose_it_is_and_how_much_of_all(cut: Path) -> None:
     assert " of a package of " in told
 
 
+def test_explain_names_the_files_of_the_rank_alone(cut: Path) -> None:
+    manifest = read_manifest(cut)
+    told = CliRunner().invoke(load, [str(cut), "--rank", "2", "--explain"], catch_exceptions=False).output
+
+    assert {piece.shard for piece in manifest.of_rank(2).values()} == {
+        shard for shard in manifest.shards if f"{cut / shard} on " in told
+    }
+
+
+def test_a_rank_needs_no_other_ranks_files(cut: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(cut)
+    for file in {"trivet.json", *(piece.shard for piece in manifest.of_rank(3).values())}:
+        (tmp_path / file).hardlink_to(cut / file)
+    told = CliRunner().invoke(load, [str(tmp_path), "--rank", "3"], catch_exceptions=False).output
+
+    assert "rank 3 of 4: read " in told
+
+
 def test_a_checkpoint_is_cut_for_the_ranks_first_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

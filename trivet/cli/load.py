@@ -69,7 +69,7 @@ def load(
         check_folder(svg_file)
     wanted = {**load_options(**options), "engine": engine, "settings": settings}
     if explain:
-        rows = trial.explain(model, as_stored=as_stored, **wanted)
+        rows = trial.explain(model, as_stored=as_stored, rank=rank, num_ranks=num_ranks, **wanted)
         click.echo(_json(rows) if as_json else trial.table(rows))
         return
     measure = trial.read_staged if staged else trial.load_once

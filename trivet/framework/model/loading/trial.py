@@ -27,7 +27,7 @@ from trivet.framework.model.loading.staging import read_to_device
 from trivet.framework.model.loading.storage_limit import recall
 from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.loading.weights import checkpoint_ranges, package_ranges, read_checkpoint
-from trivet.framework.model.manifest import is_package, read_manifest
+from trivet.framework.model.manifest import Manifest, is_package, read_manifest
 from trivet.framework.model.package import Package
 
 Row = dict[str, Any]
@@ -117,15 +117,7 @@ def read_as_rank(
     with times.phase("facts"):
         placed = open_device("cpu", read_placement_facts(), threads)
     with times.phase("open"):
-        path = model
-        if not is_package(model):
-            path = _package(model, settings, times, {**options, "num_ranks": num_ranks or 1, "rank": 0}).path
-        manifest = read_manifest(path)
-        if num_ranks not in (None, manifest.num_ranks):
-            raise CheckpointError(
-                f"{model} is a package for {manifest.num_ranks} ranks, --tensor-parallel {num_ranks} was asked for",
-                f"convert its checkpoint again with --tensor-parallel {num_ranks}",
-            )
+        path, manifest = _cut(model, num_ranks, settings, times, options)
     reading = ReadOptions(len(placed.cpus), engine, verify)
     check_rank(path, manifest, rank, num_processes)
     with ExitStack() as left:
@@ -143,15 +135,26 @@ def explain(
     model: Path,
     *,
     as_stored: bool,
+    rank: int | None = None,
+    num_ranks: int | None = None,
     settings: Settings,
     threads: int | None = None,
     engine: EngineName | None = None,
     **options: Any,
 ) -> list[Row]:
-    """How each file would be read now and why, one row for each file and way; no weight is read."""
+    """How each file would be read now and why, one row for each file and way; no weight is read.
+
+    `rank` and `num_ranks` are as `read_as_rank` has them.
+    """
     device = open_device("cpu", read_placement_facts(), threads)
     rows: dict[tuple[Path, str, str], Row] = {}
-    placement = place(_ranges(model, as_stored, settings, options))
+    if rank is not None:
+        path, manifest = _cut(model, num_ranks, settings, LoadTimes(), options)
+        check_rank(path, manifest, rank)
+        ranges = package_ranges(path, manifest.of_rank(rank))
+    else:
+        ranges = _ranges(model, as_stored, settings, options)
+    placement = place(ranges)
     with opened(placement) as sources:
         chosen = choose_all(placement, sources, ReadOptions(len(device.cpus), engine))
         for extent, (choice, resident) in zip(placement.extents, chosen, strict=True):
@@ -185,6 +188,25 @@ def _ranges(model: Path, as_stored: bool, settings: Settings, options: dict[str,
         return checkpoint_ranges(model)[0]
     package = _package(model, settings, LoadTimes(), options)
     return package_ranges(package.path, package.stored)
+
+
+def _cut(
+    model: Path, num_ranks: int | None, settings: Settings, times: LoadTimes, options: dict[str, Any]
+) -> tuple[Path, Manifest]:
+    """The package at `model`, or that of the checkpoint there cut for `num_ranks`, and what it says of itself.
+
+    No shard is looked for: a rank's host may have that rank's alone.
+    """
+    path = model
+    if not is_package(model):
+        path = _package(model, settings, times, {**options, "num_ranks": num_ranks or 1, "rank": 0}).path
+    manifest = read_manifest(path)
+    if num_ranks not in (None, manifest.num_ranks):
+        raise CheckpointError(
+            f"{model} is a package for {manifest.num_ranks} ranks, --tensor-parallel {num_ranks} was asked for",
+            f"convert its checkpoint again with --tensor-parallel {num_ranks}",
+        )
+    return path, manifest
 
 
 def _package(model: Path, settings: Settings, times: LoadTimes, options: dict[str, Any]) -> Package:
