@@ -344,11 +344,15 @@ def test_only_matrices_in_half_precision_go_to_the_fractal_layout(monkeypatch: p
     )
     monkeypatch.setattr(npu.linear.torch_npu, "get_npu_format", lambda tensor: 29)
     full = call("linear", (rows(64, "float32"), TensorSpec((32, 64), "float32"), None), (rows(32, "float32"),))
-    matrix = torch.ones(32, 64)
-    for product, argument in ((HALF, "weight"), (HALF, "x"), (full, "weight")):
+    matrix = torch.arange(3 * 32 * 64.0).view(3, 32, 64)[1]  # one of several in a memory, as a plan brings them
+    for product, argument in ((HALF, "x"), (full, "weight")):
         assert prepare_weight(product, argument, matrix) is matrix
+    assert [] == asked
 
-    assert [(matrix, 29)] == [(arguments["input"], arguments["acl_format"]) for arguments in asked]
+    cast = prepare_weight(HALF, "weight", matrix)
+    assert torch.equal(matrix, cast)
+    assert cast.nbytes == cast.untyped_storage().nbytes()  # a view would stay in rows
+    assert [29] == [arguments["acl_format"] for arguments in asked]
 
 
 def test_a_cast_that_quietly_leaves_the_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
