@@ -28,7 +28,7 @@ from trivet._native import targets
 from trivet.base.errors import TrivetError
 from trivet.base.settings import read_settings
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.model.convert import convert
 from trivet.framework.model.demo_model import fetch_demo_model
 from trivet.serve.bench.load import cached_share, drop_from_page_cache
