@@ -21,7 +21,7 @@ BLOCK_TOKENS = 16
 
 def pack_kv(logical: Array) -> Array:
     """[slots, slot_tokens, 2, num_kv_heads, head_dim] → [slots, elements of the stream], contiguous."""
-    num_slots, slot_tokens, _, heads, head_dim = logical.shape
+    num_slots, _, _, heads, head_dim = logical.shape
     pair = _pair(logical)
     keys = logical[:, :, 0].reshape(num_slots, -1, BLOCK_TOKENS, heads, head_dim // pair, pair)
     keys = keys.transpose(0, 3, 1, 4, 2, 5).reshape(num_slots, -1)
