@@ -26,6 +26,12 @@ _SITE = "usr/local/python3.11/lib/python3.11/site-packages"
 _CANN = "/usr/local/Ascend/cann-9.1.0"
 _CANN_OF_310P = "/usr/local/Ascend/ascend-toolkit/8.0.RC3"
 
+_LIBRARIES = {
+    "driver": "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so", "cann": f"{_CANN}/lib64/libascendcl.so",
+    "nnal": "/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_1/lib/libatb.so",
+    "torch-npu": f"/{_SITE}/torch_npu/lib/libtorch_npu.so",
+}  # fmt: skip
+
 Files = dict[str, str | None]  # path in the tree → its text; None takes a file of the base away
 
 
@@ -98,6 +104,10 @@ def _a3() -> Files:
             files[f"captured/npu-smi-info-t-board-i-{card}-c-{chip}.txt"] = _fields(
                 {"NPU ID": card, "NPU Name": "9392", "Chip ID": chip, "Chip Name": "Ascend910"}
             )
+            files[f"captured/npu-smi-info-t-spod-info-i-{card}-c-{chip}.txt"] = _fields(
+                {"NPU ID": card, "Chip ID": chip, "SDID": (card << 18) + (chip << 16) + 2 * card + chip,
+                 "Super Pod ID": 3}
+            )  # fmt: skip
     return files | _captured(num_npus=16)
 
 
@@ -188,6 +198,10 @@ def _host() -> Files:
         "proc/modules": "drv_devmm 1 2 - Live 0x0\ndrv_davinci_intf 1 3 - Live 0x0\ndrv_pcie_host 1 4 - Live 0x0\n",
         f"lib/modules/{kernel}/updates/drv_devmm.ko": "",
         "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nHwHiAiUser:x:1000:1000::/home/HwHiAiUser:/bin/bash\n",
+        "proc/2/comm": "kthreadd\n",
+        "proc/net/tcp": "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout\n"
+        "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000   0   0 41 1 0 100 0 0 10\n",
+        "root/ascend/log/debug/plog/.keep": "",
         "etc/ascend_install.info": "Driver_Install_Path_Param=/usr/local/Ascend\nUserName=HwHiAiUser\n"
         "UserGroup=HwHiAiUser\nFirmware_Install_Path_Param=/usr/local/Ascend\n",
         "usr/local/dcmi/libdcmi.so": "",
@@ -317,7 +331,7 @@ def _variables(cann: str) -> dict[str, str]:
     nnal = "/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_1"
     driver = "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib64/common"
     return {
-        "PATH": f"{cann}/bin:/usr/local/bin:/usr/bin", "LANG": "C.UTF-8",
+        "PATH": f"{cann}/bin:/usr/local/bin:/usr/bin", "LANG": "C.UTF-8", "HOME": "/root",
         "ASCEND_TOOLKIT_HOME": cann, "ASCEND_HOME_PATH": cann, "ASCEND_OPP_PATH": f"{cann}/opp",
         "LD_LIBRARY_PATH": f"{nnal}/lib:{cann}/lib64:{driver}",
         "PYTHONPATH": f"{cann}/python/site-packages", "ATB_HOME_PATH": nnal, "TASK_QUEUE_ENABLE": "1",
@@ -352,6 +366,7 @@ def _serving(chip: str) -> Files:
     )  # fmt: skip
     entry = "[vllm.platform_plugins]\nascend = vllm_ascend:register\n"
     files[f"{_SITE}/vllm_ascend-0.23.0.dist-info/entry_points.txt"] = entry
+    files[f"{_SITE}/vllm_ascend-0.23.0.dist-info/RECORD"] = "vllm_ascend/_build_info.py,sha256=,\n"
     files[f"{_SITE}/vllm_ascend/_build_info.py"] = f"__soc_version__ = '{chip}'\n"
     files[f"{_SITE}/torch/share/cmake/Torch/TorchConfig.cmake"] = 'set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=1")\n'
     return files
@@ -392,6 +407,16 @@ def _captured(
         ],
         "free_bytes": {"/": 188 * _GIB, "/data": 3072 * _GIB, "/dev/shm": 384 * _GIB},
         "total_bytes": {"/": 447 * _GIB, "/data": 3576 * _GIB, "/dev/shm": 384 * _GIB},
+        "libraries": [
+            {"path": path, "owner": owner, "missing": [], "needs": {"GLIBC": "2.34", "GLIBCXX": "3.4.29"}}
+            for owner, path in _LIBRARIES.items()
+        ],
+        "libstdcxx": "3.4.30", "clock": {"is_synchronised": True, "max_error_s": 0.02},
+        "folders": [
+            {"purpose": "logs", "path": "/root/ascend/log", "is_writable": True, "free_bytes": 188 * _GIB},
+            {"purpose": "caches", "path": "/root/atc_data", "is_writable": True, "free_bytes": 188 * _GIB},
+            {"purpose": "temporary files", "path": "/tmp", "is_writable": True, "free_bytes": 188 * _GIB},
+        ],
         "modes": {root: {"mode": 0o755, "uid": 0} for root in (_CANN, _CANN_OF_310P)},
     }  # fmt: skip
     return {"captured.json": json.dumps(body)}

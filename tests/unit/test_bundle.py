@@ -325,3 +325,10 @@ def test_two_hosts_at_once_are_refused(tmp_path, options):
     path = packed(tmp_path / "out.tar.zst")
 
     assert "--from examines a host that was captured: leave out --" in invoke("--from", path, *options).output
+
+
+def test_what_was_taken_is_said_in_the_readers_language(tmp_path):
+    result = invoke("--root", HOSTS / "kunpeng-910b", "--bundle", tmp_path / "out.tar.zst", "--lang", "zh")
+
+    assert "发送前请先查看" in result.stderr
+    assert "look before" not in result.stderr

@@ -7,8 +7,9 @@ import pytest
 from tests.hosts import facts_of
 from trivet.base.findings import Finding
 from trivet.driver.checks import examine
-from trivet.driver.facts import BlockDevice, HostFacts, PinningProbe, ReadingProbe
+from trivet.driver.facts import BlockDevice, HostFacts
 from trivet.driver.need import Need
+from trivet.driver.probe_facts import PinningProbe, ReadingProbe
 from trivet.driver.report import report
 
 MIB = 1 << 20

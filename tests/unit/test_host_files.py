@@ -31,7 +31,7 @@ from trivet.driver.readers.machine import (
     read_modules,
 )
 from trivet.driver.readers.probes import probe_pinning, probe_reading
-from trivet.driver.readers.process import read_has_irqbalance, read_listening_ports, read_process
+from trivet.driver.readers.process import has_irqbalance, read_listening_ports, read_process, read_programs
 from trivet.driver.readers.sysfs_block import read_disks, read_nvme, read_nvme_settings
 from trivet.driver.readers.sysfs_net import read_network
 from trivet.driver.readers.sysfs_pci import read_iommu_groups, read_pci
@@ -184,10 +184,10 @@ def test_the_process_of_a_tree_is_that_of_its_files(tmp_path):
 def test_irqbalance_is_missed_only_where_all_processes_are_seen(tmp_path):
     write(tmp_path, {"proc/1/comm": "systemd\n", "proc/20/comm": "sshd\n"})
     host, container = Container("none", ""), Container("docker", "/.dockerenv")
-    assert [False, None, None] == [read_has_irqbalance(tmp_path, each) for each in (host, container, None)]
+    assert [False, None, None] == [has_irqbalance(read_programs(tmp_path), each) for each in (host, container, None)]
 
     write(tmp_path, {"proc/30/comm": "irqbalance\n"})
-    assert [True, True] == [read_has_irqbalance(tmp_path, each) for each in (host, container)]
+    assert [True, True] == [has_irqbalance(read_programs(tmp_path), each) for each in (host, container)]
 
 
 def test_the_machine_tells_its_system_modules_and_kernels(tmp_path):

@@ -44,7 +44,7 @@ def test_by_default_one_thread_runs_on_each_core_beside_the_first_npu():
 
     assert tuple(range(72, 96)) == placement.cpus
     assert 3 == placement.node
-    assert "the node of NPU 0000:01:00.0" == placement.reason
+    assert "the node of NPU 0000:01:00.0" == str(placement.reason)
 
 
 def test_hardware_threads_of_one_core_do_not_get_a_thread_each():
@@ -55,7 +55,7 @@ def test_without_an_npu_the_node_with_most_free_memory_is_chosen_and_the_reason_
     node, reason = choose_node(host(4, 8, 1))
 
     assert 3 == node.id
-    assert "the most of 4 nodes: 8 cores, 4.0 GiB of memory free" == reason
+    assert "the most of 4 nodes: 8 cores, 4.0 GiB of memory free" == str(reason)
 
 
 def test_a_node_with_more_usable_cores_comes_before_one_with_more_memory():
@@ -69,7 +69,7 @@ def test_an_npu_on_a_node_that_is_not_allowed_gives_the_nearest_that_is():
     node, reason = choose_node(facts)
 
     assert 2 == node.id
-    assert "the nearest usable node to NPU 0000:01:00.0 on node 3" == reason
+    assert "the nearest usable node to NPU 0000:01:00.0 on node 3" == str(reason)
 
 
 @pytest.mark.parametrize(("threads", "quota"), [(1, 0.5), (1, 1.5), (2, 2.0), (8, 64.0), (8, "unlimited"), (8, None)])

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # imported when the command runs
     from trivet.driver.facts import HostFacts
 
 _OF_A_HOST = ("--probe", "--python", "--root", "--from", "--bundle", "--watch")
-_OF_A_REPORT = ("--pasted", "--textfile", "--model", "--device", "--want", "--format")
+_OF_A_REPORT = ("--pasted", "--textfile", "--model", "--tensor-parallel", "--peer", "--device", "--want",
+                "--format")  # fmt: skip
 # Options that exclude others: which, why, and whom.
 _APART = (
     ("--explain", "reads a text and no host", (*_OF_A_HOST, *_OF_A_REPORT)),
@@ -30,7 +31,12 @@ _APART = (
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON")
-@click.option("--probe", is_flag=True, help="Also read a file where the model lies, and lock some memory")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Also read a file where the model lies, lock some memory, and with an NPU have the serving interpreter import "
+    "torch_npu and compute a little on each, in processes of their own",
+)
 @click.option("--python", metavar="PATH", help="The interpreter that serves, if it is not this one")
 @click.option(
     "--pasted",
@@ -74,6 +80,19 @@ _APART = (
     help="Hold memory and disk against this model: its folder, or its file",
 )
 @click.option(
+    "--tensor-parallel",
+    "ways",
+    type=click.IntRange(min=1),
+    help="Over how many NPUs each layer of the model is to be split",
+)
+@click.option(
+    "--peer",
+    "peers",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Compare with another host of the same job: what --json printed there; may be given several times",
+)
+@click.option(
     "--device",
     type=click.Choice(["cpu", "npu"]),
     help="What has to work. By default an NPU if there is one, and the CPU otherwise",
@@ -109,6 +128,8 @@ def doctor(
     seconds: float | None,
     textfile: Path | None,
     model: Path | None,
+    ways: int | None,
+    peers: tuple[Path, ...],
     device: Literal["cpu", "npu"] | None,
     form: Literal["text", "junit", "markdown"],
     want: str | None,
@@ -133,6 +154,8 @@ def doctor(
         "--watch": seconds is not None,
         "--textfile": textfile is not None,
         "--model": model is not None,
+        "--tensor-parallel": ways is not None,
+        "--peer": bool(peers),
         "--device": device is not None,
         "--explain": explain is not None,
     }
@@ -148,7 +171,7 @@ def doctor(
 
     from trivet.base.findings import EXIT_STATUS, failed_layer, verdict
     from trivet.base.settings import read_settings
-    from trivet.cli.host import bundled, host
+    from trivet.cli.host import Job, bundled, host, with_job
     from trivet.cli.watching import watch
     from trivet.driver.checks import CHECKS, examine
     from trivet.driver.explain.pasted import read_pasted
@@ -162,14 +185,15 @@ def doctor(
 
     settings = read_settings()
     language = lang or settings.language
+    job = Job(ways, peers)
     if bundle is not None:
-        source = bundled(bundle, root, model, device, python)
+        source = bundled(bundle, root, model, device, python, job, language)
         root = Path("/")
     if pasted is not None:
-        need = need_of(model, device, settings.cache_dir.absolute())
+        need = with_job(need_of(model, device, settings.cache_dir.absolute()), job)
         facts = read_pasted_host(read_pasted(pasted, sys.stdin.buffer, "pasted")[0])
     else:
-        with host(root, source, model, device) as examined:
+        with host(root, source, model, device, job) as examined:
             facts, need = read_facts(examined.root, examined.paths, python=python, probe=probe), examined.need
     if want is not None:
         _want(want, facts, as_json, language)
@@ -192,7 +216,7 @@ def doctor(
     else:
         click.echo(report(facts, findings, language))
     if seconds is not None:
-        watch(examined, python, state(facts, findings), seconds, textfile)
+        watch(examined, python, state(facts, findings, language), seconds, textfile, language)
         return
     if layer is not None:
         raise click.exceptions.Exit(EXIT_STATUS[layer])

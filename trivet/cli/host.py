@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +14,18 @@ import click
 from trivet.base.settings import read_settings
 from trivet.driver.bundle import opened_bundle, write_bundle
 from trivet.driver.need import Need, need_of
+from trivet.driver.peers import read_peer
+from trivet.driver.phrases import Language, say
 
 Device = Literal["cpu", "npu"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a model is to be spread."""
+
+    tensor_parallel: int | None = None
+    peers: tuple[Path, ...] = ()  # reports of the other hosts
 
 
 @dataclass(frozen=True)
@@ -25,12 +36,14 @@ class Examined:
 
 
 @contextmanager
-def host(root: Path, source: Path | None, model: Path | None, device: Device | None) -> Iterator[Examined]:
+def host(
+    root: Path, source: Path | None, model: Path | None, device: Device | None, job: Job = Job()
+) -> Iterator[Examined]:
     """The host under `root`, or in the bundle `source`, which is gone afterwards.
 
-    A bundle keeps what its host was held against, and `model` and `device` change that.
+    A bundle keeps what its host was held against, and `model`, `device` and `job` change that.
     """
-    asked = _asked(root, model, device)
+    asked = _asked(root, model, device, job)
     if source is None:
         yield asked
         return
@@ -40,22 +53,35 @@ def host(root: Path, source: Path | None, model: Path | None, device: Device | N
         need = kept.need
         if model is not None:
             need = replace(asked.need, device=need.device, disk_path=need.disk_path)
-        yield Examined(place, replace(need, device=device or need.device), kept.paths)
+        ways, peers = job.tensor_parallel or need.tensor_parallel, asked.need.peers or need.peers
+        need = replace(need, device=device or need.device, tensor_parallel=ways, peers=peers)
+        yield Examined(place, need, kept.paths)
 
 
-def bundled(bundle: Path, root: Path, model: Path | None, device: Device | None, python: str | None) -> Path:
+def bundled(
+    bundle: Path,
+    root: Path,
+    model: Path | None,
+    device: Device | None,
+    python: str | None,
+    job: Job,
+    language: Language,
+) -> Path:
     """Writes the host as a bundle, says so on stderr, and returns where it is."""
-    asked = _asked(root, model, device)
+    asked = _asked(root, model, device, job)
     written = write_bundle(bundle, asked.root, asked.need, asked.paths, python)
-    hidden = ", ".join(f"{count} {kind}" for kind, count in written.hidden.items()) or "nothing"
-    click.echo(
-        f"bundle: {bundle}, {written.num_files} files in {written.num_bytes} bytes; stand-ins for {hidden}\n"
-        f"  → tar --zstd -xOf {bundle} | less  # look before you send it",
-        err=True,
-    )
+    speak = partial(say, language)
+    hidden = ", ".join(f"{count} {speak(kind)}" for kind, count in written.hidden.items()) or speak("nothing")
+    values = {"bundle": bundle, "files": written.num_files, "bytes": written.num_bytes, "hidden": hidden}
+    click.echo(speak("bundle: {bundle}, {files} files in {bytes} bytes; stand-ins for {hidden}", values), err=True)
+    click.echo("  → " + speak("tar --zstd -xOf {bundle} | less  # look before you send it", values), err=True)
     return bundle
 
 
-def _asked(root: Path, model: Path | None, device: Device | None) -> Examined:
-    need = need_of(model, device, read_settings().cache_dir.absolute())
+def with_job(need: Need, job: Job) -> Need:
+    return replace(need, tensor_parallel=job.tensor_parallel, peers=tuple(map(read_peer, job.peers)))
+
+
+def _asked(root: Path, model: Path | None, device: Device | None, job: Job) -> Examined:
+    need = with_job(need_of(model, device, read_settings().cache_dir.absolute()), job)
     return Examined(root.resolve(), need, tuple(path for path in (need.disk_path, need.model_path) if path is not None))

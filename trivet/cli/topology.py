@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -23,11 +24,20 @@ import click
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Look at the host in this bundle",
 )
-def topology(as_json: bool, svg: Path | None, as_commands: bool, root: Path, source: Path | None) -> None:
+@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of what is said  [default: the locale's]")
+def topology(
+    as_json: bool,
+    svg: Path | None,
+    as_commands: bool,
+    root: Path,
+    source: Path | None,
+    lang: Literal["en", "zh"] | None,
+) -> None:
     """Say which NPUs, disks and network cards are near which CPUs and memory, and where processes should run"""
     import msgspec
 
     from trivet.base.errors import ResourceError
+    from trivet.base.settings import read_settings
     from trivet.cli.host import host
     from trivet.driver.layout.commands import commands
     from trivet.driver.layout.picture import picture
@@ -40,15 +50,20 @@ def topology(as_json: bool, svg: Path | None, as_commands: bool, root: Path, sou
         raise click.UsageError("--json and --apply are two outputs: leave out one")
     with host(root, source, None, None) as examined:
         facts = read_facts(examined.root)
+    language = lang or read_settings().language
     if svg is not None:
         try:
-            svg.write_text(picture(facts))
+            svg.write_text(picture(facts, language), encoding="utf-8")
         except OSError as error:
             raise ResourceError(
                 f"{svg}: cannot be written: {error.strerror}", "name a file in another folder"
             ) from error
     if as_json:
-        body = {"nodes": tree(facts), "paths": paths(facts), "placements": placements(facts)}
+        body = {
+            "nodes": tree(facts),
+            "paths": paths(facts),
+            "placements": [{**msgspec.to_builtins(each), "reason": str(each.reason)} for each in placements(facts)],
+        }
         click.echo(msgspec.json.format(msgspec.json.encode(body)))
     else:
-        click.echo(commands(facts) if as_commands else text(facts))
+        click.echo(commands(facts, language) if as_commands else text(facts, language))

@@ -6,6 +6,7 @@ part that became a fact is taken, and nothing is taken that was not asked for.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import stat
@@ -16,9 +17,13 @@ from pathlib import Path, PurePosixPath
 
 from trivet.driver.facts import HostFacts
 from trivet.driver.readers.captured import NAME, Captured, CapturedMode, CapturedRun
+from trivet.driver.readers.cluster import CHECKPOINT, CONTAINERD, DOCKER, PLUGIN_LOG, plugin_errors
 from trivet.driver.readers.files import is_live, locate, read_head
+from trivet.driver.readers.folders import errors_of
 from trivet.driver.readers.host import read_facts
 from trivet.driver.readers.kernel_log import CAPTURED as KERNEL_LOG
+from trivet.driver.readers.mindie import PORTS
+from trivet.driver.readers.process import PROGRAMS
 from trivet.driver.readers.record import recording
 
 _MAX_LINKS = 40  # on the way to one file, as the kernel counts them (path_resolution(7))
@@ -62,12 +67,46 @@ def _interrupts(text: str, facts: HostFacts) -> str:
     return head + "".join(line for line in lines if line.partition(":")[0].strip() in known)
 
 
+def _kubelet(text: str, facts: HostFacts) -> str:
+    counts = (facts.cluster.kubelet_devices if facts.cluster else None) or {}
+    return json.dumps({"Data": {"RegisteredDevices": {name: [""] * count for name, count in counts.items()}}})
+
+
+def _docker(text: str, facts: HostFacts) -> str:
+    return json.dumps({"runtimes": {name: {} for name in (facts.cluster.runtimes if facts.cluster else None) or ()}})
+
+
+def _containerd(text: str, facts: HostFacts) -> str:
+    names = (facts.cluster.runtimes if facts.cluster else None) or ()
+    return "".join(f"[plugins.cri.containerd.runtimes.{json.dumps(name)}]\n" for name in names)
+
+
+def _mindie(text: str, facts: HostFacts) -> str:
+    found = facts.stack.mindie if facts.stack else None
+    if found is None or found.config_fault is not None:
+        return ""
+    return json.dumps({"ServerConfig": dict(zip(PORTS, found.ports, strict=False))})
+
+
+def _lines(chosen: Callable[[str], list[str]]) -> Callable[[str, HostFacts], str]:
+    return lambda text, facts: "".join(f"{line}\n" for line in chosen(text))
+
+
 # Files that tell more than was asked, and what of each is kept.
 _PARTS: tuple[tuple[str, Callable[[str, HostFacts], str]], ...] = (
     (r"proc/\d+/environ", _environment),
     (r"proc/self/environ", _environment),
     (r"proc/cmdline", lambda text, facts: " ".join(facts.kernel_parameters or ())),
-    (r"proc/\d+/comm", lambda text, facts: text if text.strip() == "irqbalance" else ""),
+    (r"proc/\d+/comm", lambda text, facts: text if text.strip() in PROGRAMS else ""),
+    (r"proc/\d+/cmdline", lambda text, facts: "\0".join(re.findall(r"--static_resource_list=[^\0]*", text))),
+    (CHECKPOINT.lstrip("/"), _kubelet),
+    (DOCKER.lstrip("/"), _docker),
+    (CONTAINERD.lstrip("/"), _containerd),
+    (r".*/conf/config\.json", _mindie),
+    (r".*\.dist-info/METADATA", _lines(lambda text: re.findall(r"^Requires-Dist: .*", text, re.MULTILINE))),
+    (r".*\.dist-info/RECORD", _lines(lambda text: [line.partition(",")[0] for line in text.splitlines()])),
+    (PLUGIN_LOG.lstrip("/"), _lines(plugin_errors)),
+    (r".*/plog-\d+_\d+\.log", _lines(lambda text: errors_of(text)[:1])),
     (r"proc/interrupts", _interrupts),
     (r"etc/passwd", lambda text, facts: "".join(re.findall(r"^HwHiAiUser:.*\n?", text, re.MULTILINE))),
 )
@@ -96,6 +135,10 @@ def _answers(facts: HostFacts) -> dict[str, bytes]:
             for each in (stack.cann if stack else ())
             if each.mode is not None and each.uid is not None
         },
+        libraries=stack.libraries if stack else None,
+        libstdcxx=stack.libstdcxx if stack else None,
+        folders=facts.folders,
+        clock=facts.clock,
     )
     files = {NAME: msgspec.json.format(msgspec.json.encode(captured))}
     if facts.kernel_log is not None:

@@ -7,7 +7,25 @@ from types import ModuleType
 
 from trivet.base.findings import Finding
 from trivet.driver.check import Check, run
-from trivet.driver.checklist import cann, framework, hdk, health, host, model, network, npu, reading, settings
+from trivet.driver.checklist import (
+    cann,
+    cluster,
+    device,
+    framework,
+    hdk,
+    health,
+    host,
+    job,
+    libraries,
+    model,
+    network,
+    npu,
+    packages,
+    reading,
+    running,
+    settings,
+    working,
+)
 from trivet.driver.facts import HostFacts
 from trivet.driver.need import Need
 from trivet.driver.phrases import Language
@@ -18,7 +36,10 @@ def _of(modules: Iterable[ModuleType]) -> tuple[Check, ...]:
     return tuple(each for module in modules for each in vars(module).values() if isinstance(each, Check))
 
 
-CHECKS = _of((host, reading, npu, health, hdk, settings, cann, framework, model, network))
+CHECKS = _of((
+    *(host, reading, npu, health, hdk, cluster, settings),
+    *(cann, libraries, working, device, framework, packages, running, model, network, job),
+))  # fmt: skip
 # What Trivet itself stands on: without vLLM and without a network.
 OWN_CHECKS = tuple(each for each in CHECKS if each.layer in ("user-config", "driver", "operator"))
 

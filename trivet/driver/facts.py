@@ -5,7 +5,8 @@ has none. Sizes are bytes; a limit that the kernel does not impose is the word "
 with msgspec and decodes to an equal value. What was not asked, in a value that an older version wrote or that a test
 made by hand, is unknown as well: that is what the defaults say.
 
-What the kernel shows is here; what the NPU's tools print is in `npu_facts`, and what is installed in `stack_facts`.
+What the kernel shows is here; what the NPU's tools print is in `npu_facts`, what is installed in `stack_facts`, and
+what `--probe` tried in `probe_facts`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trivet.driver.npu_facts import NpuDevice, NpuNetwork, NpuSmi
+from trivet.driver.probe_facts import MasterProbe, PinningProbe, ReadingProbe, StackProbe
 from trivet.driver.stack_facts import Stack
 
 Limit = int | Literal["unlimited"]
+FolderPurpose = Literal["logs", "caches", "temporary files"]
 PageMode = Literal["always", "madvise", "never"]
 ContainerKind = Literal["none", "docker", "containerd", "kubernetes", "podman", "lxc", "other"]
 
@@ -216,25 +219,37 @@ class Filesystem:
 
 
 @dataclass(frozen=True)
-class ReadingProbe:
-    """What reading the first MiB of a file showed; made only where it was asked for."""
-
-    path: str  # that was asked for
-    file: str | None  # that was read; None where there is none below the path
-    direct_refusal: str | None  # the kernel's word where it cannot be read with O_DIRECT
-    ring_refusal: str | None  # and where this process gets no io_uring
-    num_bytes: int | None  # None where reading failed or took too long
-    seconds: float | None
-    interrupts: dict[str, int] | None  # of all disks meanwhile, by name, whoever caused them
+class Clock:
+    is_synchronised: bool  # by the kernel's own word
+    max_error_s: float | None
 
 
 @dataclass(frozen=True)
-class PinningProbe:
-    """Whether this process could lock memory; made only where it was asked for."""
+class WorkingFolder:
+    """Where CANN and what runs on it write: the nearest folder that exists."""
 
-    asked_bytes: int
-    is_locked: bool
-    refusal: str | None  # the kernel's word where not
+    purpose: FolderPurpose
+    path: str  # that would be written to
+    is_writable: bool | None
+    free_bytes: int | None
+
+
+@dataclass(frozen=True)
+class LogErrors:
+    """The first error of each process in its newest log, or the lines of a log that are known to say why."""
+
+    source: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What files and processes of this host say of Kubernetes, the container runtime and Ray; nobody is asked."""
+
+    kubelet_devices: dict[str, int] | None  # devices that plugins registered, by resource: {"huawei.com/Ascend910": 8}
+    plugin_log: LogErrors | None  # of MindCluster's device plugin
+    runtimes: tuple[str, ...] | None  # that docker and containerd are told of, "ascend"
+    ray_resources: dict[str, float] | None  # of the raylet that runs here: {"CPU": 192.0, "NPU": 8.0}
 
 
 @dataclass(frozen=True)
@@ -274,5 +289,13 @@ class HostFacts:
     npu_network: NpuNetwork | None = None
     npu_devices: tuple[NpuDevice, ...] | None = None
     stack: Stack | None = None
+    local_addresses: tuple[str, ...] | None = None  # IPv4, of this host's interfaces
+    clock: Clock | None = None
+    folders: tuple[WorkingFolder, ...] | None = None
+    plog: LogErrors | None = None
+    cluster: Cluster | None = None
+    gone_processes: tuple[int, ...] | None = None  # those that npu-smi lists and this host has not
     reading: tuple[ReadingProbe, ...] | None = None
     pinning: PinningProbe | None = None
+    running: StackProbe | None = None
+    master: MasterProbe | None = None

@@ -51,7 +51,15 @@ def _case(suite: ElementTree.Element, check: Check, finding: Finding) -> None:
 def markdown(facts: HostFacts, findings: Sequence[Finding], language: Language = "en") -> str:
     """The verdict, what is wrong with what mends it, and what was read, in a fold."""
     rows = [
-        f"| {finding.outcome} | {finding.layer} | `{finding.name}` | {_cell(finding.detail)} | {_steps(finding)} |"
+        " | ".join(
+            (
+                f"| {say(language, finding.outcome)}",
+                str(finding.layer),
+                f"`{finding.name}`",
+                _cell(finding.detail),
+                f"{_steps(finding)} |",
+            )
+        )
         for outcome in _SHOWN
         for finding in findings
         if finding.outcome == outcome

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from trivet.base.errors import CheckpointError
+from trivet.driver.model_shape import ModelShape, read_model_shape
+from trivet.driver.peers import PeerHost
 
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = (".safetensors", ".gguf")
@@ -23,6 +25,9 @@ class Need:
     disk_bytes: int | None = None
     model_path: str | None = None
     missing_shards: tuple[str, ...] = ()  # that the model's index names and its folder has not
+    shape: ModelShape | None = None
+    tensor_parallel: int | None = None  # over how many NPUs each layer is to be split
+    peers: tuple[PeerHost, ...] = ()  # the other hosts of the job
 
 
 def need_of(model: Path | None, device: Literal["cpu", "npu"] | None, cache_dir: Path) -> Need:
@@ -44,7 +49,7 @@ def need_of(model: Path | None, device: Literal["cpu", "npu"] | None, cache_dir:
     is_package = (model / "trivet.json").is_file()
     return Need(
         device, sum(weights), str(cache_dir), None if is_package else sum(weights), str(model.absolute()),
-        _missing_shards(model),
+        _missing_shards(model), read_model_shape(model),
     )  # fmt: skip
 
 

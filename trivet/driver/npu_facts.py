@@ -121,6 +121,16 @@ class NpuErrors:
 
 
 @dataclass(frozen=True)
+class NpuSuperPod:
+    """`-t spod-info` of a chip of an A3."""
+
+    npu_id: int
+    chip_id: int | None
+    sdid: int | None  # one for each chip of the whole pod
+    super_pod_id: int | None
+
+
+@dataclass(frozen=True)
 class NpuLinks:
     """A row of `npu-smi info -t topo`: how one NPU reaches each other one, and which CPUs are near it."""
 
@@ -144,6 +154,7 @@ class NpuSmi:
     health: tuple[NpuHealth, ...] | None
     errors: tuple[NpuErrors, ...] | None
     links: tuple[NpuLinks, ...] | None
+    super_pods: tuple[NpuSuperPod, ...] | None = None
 
 
 @dataclass(frozen=True)

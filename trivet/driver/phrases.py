@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -17,15 +18,33 @@ Language = Literal["en", "zh"]
 _COMMENT = "  # "
 
 
+@dataclass(frozen=True)
+class Phrase:
+    """A phrase with its values, to be said later; as text it is English."""
+
+    text: str
+    values: dict[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.in_language("en")
+
+    def in_language(self, language: Language) -> str:
+        return say(language, self.text, self.values)
+
+
 def say(language: Language, phrase: str, values: Mapping[str, object] | None = None) -> str:
     """`phrase` with its values, in `language`; in English where the table has no such phrase."""
     table = translations() if language == "zh" else {}
-    shown = {
-        name: table.get(value, value) if isinstance(value, str) else value for name, value in (values or {}).items()
-    }
+    shown = {name: _shown(value, language, table) for name, value in (values or {}).items()}
     command, mark, comment = phrase.partition(_COMMENT)
     said = f"{command}{mark}{table.get(comment, comment)}" if mark else table.get(phrase, phrase)
     return said.format(**shown)
+
+
+def _shown(value: object, language: Language, table: Mapping[str, str]) -> object:
+    if isinstance(value, Phrase):
+        return value.in_language(language)
+    return table.get(value, value) if isinstance(value, str) else value
 
 
 @cache

@@ -56,21 +56,39 @@ def to_do(findings: Sequence[Finding]) -> list[str]:
 
 def _open(findings: Sequence[Finding], language: Language) -> Iterable[str]:
     """What is neither good nor bad: could not be told, or was not made, with its cause."""
-    blocked, open_for = dict[str, list[Finding]](), dict[tuple[str, str], list[Finding]]()
+    blocked, told = dict[str, list[Finding]](), dict[tuple[str, str], list[Finding]]()
     for finding in findings:
         if finding.because is not None:
             blocked.setdefault(finding.because, []).append(finding)
-        elif finding.outcome in ("unknown", "skipped"):
-            open_for.setdefault((finding.outcome, finding.detail), []).append(finding)
-    for those in open_for.values():
+    # What was skipped for its own sake is told of where much hangs on it: that there is no NPU.
+    skipped = [each for each in findings if each.outcome == "skipped" and each.because is None]
+    few = {each.name for each in skipped if len(blocked.get(each.name, ())) <= _MAX_NAMED}
+    not_asked = [each for each in findings if each.outcome == "skipped" and (each.because or each.name) in few]
+    for finding in findings:
+        if finding.outcome == "unknown" or (finding in skipped and finding.name not in few):
+            told.setdefault((finding.outcome, finding.detail), []).append(finding)
+    for those in told.values():
         names = ", ".join(each.name for each in those)
         yield f"  {replace(those[0], name=names).line()}"
     for cause, those in blocked.items():
-        text = say(language, "not checked, because of {cause}", {"cause": cause})
-        named = ", ".join(each.name for each in those)
-        if len(those) > _MAX_NAMED:
-            named = ", ".join(f"{layer} {count}" for layer, count in Counter(each.layer for each in those).items())
-        yield textwrap.fill(f"- {text}: {named}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+        if cause in few:
+            continue
+        yield _listed(say(language, "not checked, because of {cause}", {"cause": cause}), those)
+    if not_asked:
+        yield _listed(
+            say(
+                language, "nothing to hold against (--model, --probe and --peer give more), or nothing of the kind here"
+            ),
+            not_asked,
+        )
+
+
+def _listed(text: str, those: Sequence[Finding]) -> str:
+    """Their names, or of very many how many of each layer."""
+    named = ", ".join(each.name for each in those)
+    if len(those) > _MAX_NAMED:
+        named = ", ".join(f"{layer} {count}" for layer, count in Counter(each.layer for each in those).items())
+    return textwrap.fill(f"- {text}: {named}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _ruled_out(findings: Sequence[Finding], language: Language) -> str:

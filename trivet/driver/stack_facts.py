@@ -74,6 +74,16 @@ class Nnal:
 
 
 @dataclass(frozen=True)
+class Library:
+    """One shared library of the stack, by its ELF file; it was not loaded."""
+
+    path: str
+    owner: str  # "cann", "nnal", "driver", or the package it is of
+    missing: tuple[str, ...]  # libraries that it needs and that are in no folder the loader would look in
+    needs: dict[str, str]  # the newest of each that it asks for: {"GLIBC": "2.34", "GLIBCXX": "3.4.29"}
+
+
+@dataclass(frozen=True)
 class Package:
     name: str  # normalised: "torch-npu"
     version: str
@@ -91,6 +101,28 @@ class Python:
     platform_plugins: tuple[str, ...] | None  # of the group vllm.platform_plugins
     torch_cxx11_abi: bool | None
     vllm_ascend_soc: str | None  # what vllm_ascend was built for
+    missing_files: tuple[str, ...] | None = None  # that vllm_ascend's RECORD lists and its folder has not
+    unmet: tuple[str, ...] | None = None  # "vllm 0.23.0 asks for transformers>=4.56, and there is 4.51.0"
+
+
+@dataclass(frozen=True)
+class Mindie:
+    """MindIE's service, as its own files say."""
+
+    version: str | None
+    config_file: str
+    config_fault: str | None  # why the file is no configuration; None where it is one, or is not there
+    ports: tuple[int, ...]
+    models: tuple[str, ...] | None  # the model types that ATB Models has
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """HCCL's table of ranks, which RANK_TABLE_FILE or RANKTABLEFILE names."""
+
+    file: str
+    faults: tuple[str, ...]  # what is wrong with it by itself
+    addresses: dict[int, str]  # of this host's NPUs, by device_id, where one server is described or it names this host
 
 
 @dataclass(frozen=True)
@@ -104,3 +136,9 @@ class Stack:
     environment: dict[str, str] | None  # the variables that mean something to this stack, no others
     present: dict[str, bool | None]  # the files of the driver that a container must be given, by path
     driver_user: tuple[int, int] | None  # uid and gid of HwHiAiUser in /etc/passwd
+    has_accounts: bool | None = None  # could /etc/passwd be read
+    libraries: tuple[Library, ...] | None = None
+    libstdcxx: str | None = None  # the newest GLIBCXX that the host's libstdc++ has, "3.4.30"
+    preloads: dict[str, bool] | None = None  # of each path in LD_PRELOAD, is it there
+    mindie: Mindie | None = None
+    rank_table: RankTable | None = None

@@ -8,6 +8,7 @@ from trivet.base.errors import ResourceError
 from trivet.base.units import format_bytes
 from trivet.driver.chips import npus
 from trivet.driver.facts import HostFacts, NumaNode
+from trivet.driver.phrases import Phrase
 
 Core = tuple[int, ...]  # the hardware threads of one physical core
 
@@ -20,7 +21,7 @@ class Placement:
 
     cpus: tuple[int, ...]
     node: int | None  # None where the topology is unknown, or where no single node holds all the CPUs
-    reason: str
+    reason: Phrase
 
 
 def usable_cpus(facts: HostFacts) -> tuple[int, ...] | None:
@@ -44,26 +45,30 @@ def usable_cores(facts: HostFacts, node: NumaNode | None = None) -> tuple[Core, 
     return tuple(core for core in kept if core)
 
 
-def choose_node(facts: HostFacts) -> tuple[NumaNode | None, str]:
+def choose_node(facts: HostFacts) -> tuple[NumaNode | None, Phrase]:
     """The node to run on and why: the first NPU's, else the one with most cores, then with most free memory."""
     nodes = [node for node in facts.nodes or () if usable_cores(facts, node)]
     if not nodes:
-        return None, "the NUMA topology is unknown"
+        return None, Phrase("the NUMA topology is unknown")
     if len(nodes) == 1:
         is_only = len(facts.nodes or ()) == 1
-        return nodes[0], "the only node" if is_only else "the only node whose CPUs this process may use"
+        return nodes[0], Phrase("the only node" if is_only else "the only node whose CPUs this process may use")
     npu = next((npu for npu in npus(facts) or () if npu.numa_node is not None), None)
     if npu is not None:
         own = next((node for node in facts.nodes or () if node.id == npu.numa_node), None)
         if own in nodes:
-            return own, f"the node of NPU {npu.address}"
+            return own, Phrase("the node of NPU {address}", {"address": npu.address})
         if own is not None:
             near = min(nodes, key=lambda node: (_distance(own, node), node.id))
-            return near, f"the nearest usable node to NPU {npu.address} on node {own.id}"
+            values = {"address": npu.address, "node": own.id}
+            return near, Phrase("the nearest usable node to NPU {address} on node {node}", values)
     best = max(nodes, key=lambda node: (len(usable_cores(facts, node)), node.memory_free_bytes or 0, -node.id))
-    free = best.memory_free_bytes
-    detail = f", {format_bytes(free)} of memory free" if free is not None else ""
-    return best, f"the most of {len(nodes)} nodes: {len(usable_cores(facts, best))} cores{detail}"
+    free, values = best.memory_free_bytes, {"count": len(nodes), "cores": len(usable_cores(facts, best))}
+    if free is None:
+        return best, Phrase("the most of {count} nodes: {cores} cores", values)
+    return best, Phrase("the most of {count} nodes: {cores} cores, {free} of memory free", {
+        **values, "free": format_bytes(free)
+    })  # fmt: skip
 
 
 def cpus_for(facts: HostFacts, num_threads: int | None = None) -> Placement:
@@ -85,7 +90,9 @@ def cpus_for(facts: HostFacts, num_threads: int | None = None) -> Placement:
     if num_threads is None:
         own = tuple(core[0] for core in usable_cores(facts, node))
         if len(own) > available:
-            return _placement(own[:available], node, f"{reason}; cut to {_quota(facts)}")
+            quota: dict[str, object] = {"reason": reason, "quota": facts.cgroup.cpu_quota}
+            cut = Phrase("{reason}; cut to the cgroup's quota of {quota:g} CPUs", quota)
+            return _placement(own[:available], node, cut)
         return _placement(own, node, reason)
     if num_threads < 1:
         raise ResourceError(f"threads: {num_threads} asked for, at least 1 is needed", f"ask for 1 to {available}")
@@ -120,10 +127,11 @@ def _distance(a: NumaNode, b: NumaNode) -> int:
     return (a.distances or {}).get(b.id, 10 if a.id == b.id else _FAR)
 
 
-def _placement(cpus: tuple[int, ...], node: NumaNode | None, reason: str) -> Placement:
+def _placement(cpus: tuple[int, ...], node: NumaNode | None, reason: Phrase) -> Placement:
     if node is None or set(cpus) <= set(node.cpus or ()):
         return Placement(cpus, node.id if node else None, reason)
-    return Placement(cpus, None, f"more than the cores of node {node.id} ({reason})")
+    more = Phrase("more than the cores of node {node} ({reason})", {"node": node.id, "reason": reason})
+    return Placement(cpus, None, more)
 
 
 def _quota(facts: HostFacts) -> str:

@@ -3,70 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from trivet.base.findings import Finding
 from trivet.driver.chips import npus
 from trivet.driver.facts import HostFacts
+from trivet.driver.phrases import Language, say
 
-State = dict[str, str]  # what is watched, by its name
+State = dict[str, str]  # what is watched, by its name, both in the reader's language
+Say = Callable[..., str]
+_Pairs = Iterable[tuple[str, object]]
 
 
-def state(facts: HostFacts, findings: Sequence[Finding]) -> State:
+def state(facts: HostFacts, findings: Sequence[Finding], language: Language = "en") -> State:
     """All that is watched of one look: the outcome of each check, and of each NPU what a fault would change."""
-    named = {finding.name: finding.outcome for finding in findings}
-    return {name: str(value) for name, value in (*named.items(), *(pair for each in _WATCHED for pair in each(facts)))}
+    speak = partial(say, language)
+    named = [(finding.name, speak(finding.outcome)) for finding in findings]
+    return {name: str(value) for name, value in (*named, *(pair for each in _WATCHED for pair in each(facts, speak)))}
 
 
-def changes(before: State, after: State) -> tuple[str, ...]:
+def changes(before: State, after: State, language: Language = "en") -> tuple[str, ...]:
     """One line for each difference, in the order they are watched; what is new or gone is said to be so."""
-    names = dict.fromkeys((*before, *after))
+    absent, gone = say(language, "not there"), say(language, "gone")
     return tuple(
-        f"{name}: {before.get(name, 'not there')} → {after.get(name, 'gone')}"
-        for name in names
+        f"{name}: {before.get(name, absent)} → {after.get(name, gone)}"
+        for name in dict.fromkeys((*before, *after))
         if before.get(name) != after.get(name)
     )
 
 
-_Pairs = Iterable[tuple[str, object]]
-
-
-def _devices(facts: HostFacts) -> _Pairs:
+def _devices(facts: HostFacts, speak: Say) -> _Pairs:
     for npu in npus(facts) or ():
-        yield (
-            f"NPU at {npu.address}",
-            "present" if npu.link_gts is None else f"{npu.link_gts:g} GT/s × {npu.link_width}",
-        )
+        link = speak("present") if npu.link_gts is None else f"{npu.link_gts:g} GT/s × {npu.link_width}"
+        yield speak("NPU at {address}", {"address": npu.address}), link
     for node in facts.device_nodes or ():
-        yield node.path, {True: "accessible", False: "not accessible", None: "unknown"}[node.is_accessible]
+        words = {True: speak("accessible"), False: speak("not accessible"), None: speak("unknown")}
+        yield node.path, words[node.is_accessible]
 
 
-def _health(facts: HostFacts) -> _Pairs:
+def _health(facts: HostFacts, speak: Say) -> _Pairs:
     said = facts.npu_smi
     if said is None:
         return
     for command in said.commands[:1]:
-        yield command.line, command.outcome
+        yield command.line, speak(command.outcome)
     for chip in said.chips or ():
-        yield f"{_name(chip.npu_id, chip.chip_id)} health", chip.health or "unknown"
+        name = _name(chip.npu_id, chip.chip_id, speak)
+        yield speak("{name} health", {"name": name}), chip.health or speak("unknown")
     for health in said.health or ():
         if health.error_codes is not None:
-            yield f"{_name(health.npu_id, health.chip_id)} error codes", " ".join(health.error_codes) or "none"
+            name = _name(health.npu_id, health.chip_id, speak)
+            codes = " ".join(health.error_codes) or speak("none")
+            yield speak("{name} error codes", {"name": name}), codes
     for errors in said.errors or ():
         for counter, count in {**(errors.ecc or {}), **(errors.pcie or {})}.items():
-            yield f"{_name(errors.npu_id, errors.chip_id)} {counter}", count
+            yield f"{_name(errors.npu_id, errors.chip_id, speak)} {counter}", count
 
 
-def _network(facts: HostFacts) -> _Pairs:
+def _network(facts: HostFacts, speak: Say) -> _Pairs:
     for port in facts.npu_network.ports if facts.npu_network is not None else ():
-        yield f"NPU {port.npu} link", port.link or "unknown"
+        yield speak("NPU {npu} link", {"npu": port.npu}), port.link or speak("unknown")
     for card in facts.network or ():
-        yield f"network {card.name}", card.state or "unknown"
+        yield speak("network {name}", {"name": card.name}), card.state or speak("unknown")
     for disk in facts.nvme or ():
-        yield disk.name, disk.state or "unknown"
+        yield disk.name, disk.state or speak("unknown")
 
 
-_WATCHED: tuple[Callable[[HostFacts], _Pairs], ...] = (_devices, _health, _network)
+_WATCHED: tuple[Callable[[HostFacts, Say], _Pairs], ...] = (_devices, _health, _network)
 
 
-def _name(npu_id: int, chip_id: int | None) -> str:
-    return f"NPU {npu_id}" if chip_id is None else f"NPU {npu_id} chip {chip_id}"
+def _name(npu_id: int, chip_id: int | None, speak: Say) -> str:
+    return f"NPU {npu_id}" if chip_id is None else speak("NPU {npu} chip {chip}", {"npu": npu_id, "chip": chip_id})

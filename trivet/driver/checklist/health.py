@@ -238,6 +238,34 @@ def memory_held_unseen(facts: HostFacts, need: Need) -> Judgement:
     )  # fmt: skip
 
 
+@check("DRV056", "warning", source="npu-smi info: the table of processes; /proc", needs=("npu_smi_fails",))
+def npu_processes_gone(facts: HostFacts, need: Need) -> Judgement:
+    if facts.gone_processes is None:
+        return unknown("whether the processes that npu-smi lists are alive shows only on the host itself")
+    if not facts.gone_processes:
+        return passed("every process that npu-smi lists is alive")
+    return warning(
+        "npu-smi lists processes that are no more: {pids}; what they held is not given back",
+        "npu-smi set -t reset -i ID -c CHIP -m 1  # of their card, with nothing else running on it",
+        pids=", ".join(map(str, facts.gone_processes)),
+    )
+
+
+@check("DRV058", "note", source="npu-smi info: the table of processes; HCCL docs: EI0019", needs=("npu_smi_fails",))
+def npus_in_use(facts: HostFacts, need: Need) -> Judgement:
+    processes = facts.npu_smi.processes if facts.npu_smi else None
+    if processes is None:
+        return unread("the processes on the NPUs")
+    if not processes:
+        return passed("no process runs on an NPU")
+    cards = sorted({process.npu_id for process in processes})
+    return note(
+        "processes run on NPUs {cards}: a second one shares their memory and streams, and HCCL's port on the card",
+        "export ASCEND_RT_VISIBLE_DEVICES=…  # cards that are free; or HCCL_NPU_SOCKET_PORT_RANGE=auto for two jobs",
+        cards=", ".join(map(str, cards)),
+    )
+
+
 @check("DRV045", "note", source="outputs of npu-smi 25.5 in virtual machines", needs=("npu_smi_fails",))
 def npu_is_slice(facts: HostFacts, need: Need) -> Judgement:
     shown = chips(facts)

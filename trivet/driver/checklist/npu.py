@@ -232,6 +232,22 @@ def device_nodes_of_another_user(facts: HostFacts, need: Need) -> Judgement:
     )  # fmt: skip
 
 
+@check("DRV057", "warning", source="CANN installation guide: HwHiAiUser comes before the driver", needs=("npu_absent",))
+def driver_user_missing(facts: HostFacts, need: Need) -> Judgement:
+    stack = facts.stack
+    if _in_container(facts):
+        return not_asked("the driver is installed on the host, and this is a container")
+    if stack is None or not stack.has_accounts:
+        return unread("/etc/passwd")
+    user = (stack.install.user if stack.install else None) or "HwHiAiUser"
+    if stack.driver_user is not None or user != "HwHiAiUser":
+        return passed("the driver's user {user} is there, or another was chosen", user=user)
+    return warning(
+        "there is no user HwHiAiUser, and the driver's installer asks for one",
+        "sudo groupadd HwHiAiUser; sudo useradd -g HwHiAiUser -d /home/HwHiAiUser -m HwHiAiUser -s /bin/bash",
+    )
+
+
 @check(
     "DRV030", "block", source="vllm-ascend and runtime FAQ: libascend_hal.so not found", needs=("npu_without_driver",)
 )

@@ -7,8 +7,9 @@ from functools import partial
 
 from trivet.base.units import MIB
 from trivet.driver.check import Judgement, check, not_asked, note, passed, unknown, warning
-from trivet.driver.facts import BlockDevice, HostFacts, ReadingProbe
+from trivet.driver.facts import BlockDevice, HostFacts
 from trivet.driver.need import Need
+from trivet.driver.probe_facts import ReadingProbe
 
 _here = partial(check, layer="user-config")
 # The probe reads 1 MiB at a time. The kernel splits a read into commands as large as the disk takes, 128 KiB at the

@@ -16,6 +16,8 @@ from trivet.driver.readers.device_nodes import CONTROL_NODES
 _RUNTIME = "CANN runtime docs: environment variables"
 # The least that the vllm-ascend tutorials give a container: workers pass tensors through it.
 _MIN_SHARED_MEMORY = 1 << 30
+# What HCCL listens on at the host, one for each NPU; where vLLM serves. Source: HCCL docs; vLLM docs.
+_HCCL_PORT, _NUM_HCCL_PORTS, _API_PORT = 60000, 16, 8000
 _MIN_CPUS = 4  # for each NPU's worker: vllm-ascend's CPU binding gives up below it
 _here = partial(check, layer="user-config", needs=("npu_absent",))
 
@@ -102,4 +104,55 @@ def speed_settings_unset(facts: HostFacts, need: Need) -> Judgement:
         "serving guides for torch_npu also set {unset}",
         "export {unset}",
         unset=" ".join(unset),
+    )
+
+
+@check("USR005", "warning", layer="user-config", source="proc(5): /proc/net/tcp; HCCL docs: HCCL_IF_BASE_PORT, 60000",
+       needs=("npu_absent",))  # fmt: skip
+def ports_in_use(facts: HostFacts, need: Need) -> Judgement:
+    variables, used = environment(facts), facts.listening_ports
+    if used is None or variables is None:
+        return unread("the ports that are listened on")
+    base = variables.get("HCCL_IF_BASE_PORT", "")
+    start = int(base) if base.isdecimal() and int(base) < 1 << 16 else _HCCL_PORT
+    wanted = dict.fromkeys(range(start, start + _NUM_HCCL_PORTS), "HCCL")
+    master = variables.get("MASTER_PORT", "")
+    wanted |= {int(master): "MASTER_PORT"} if master.isdecimal() else {}
+    mindie = facts.stack.mindie if facts.stack else None
+    wanted |= dict.fromkeys(mindie.ports if mindie else (), "MindIE") | {_API_PORT: "vLLM"}
+    taken = [f"{port} ({wanted[port]})" for port in used if port in wanted]
+    if not taken:
+        return passed("no port that vLLM, HCCL or MindIE takes by itself is listened on")
+    return warning(
+        "ports are listened on that a start would take: {ports}",
+        "ss -ltnp  # who listens: a server that runs already, or what is left of one",
+        "vllm serve --port N; export HCCL_IF_BASE_PORT=N; export MASTER_PORT=N  # if it is to stay",
+        ports=", ".join(taken),
+    )
+
+
+@check("USR006", "warning", layer="user-config", source="ld.so(8): LD_PRELOAD")
+def preloads_missing(facts: HostFacts, need: Need) -> Judgement:
+    preloads = facts.stack.preloads if facts.stack else None
+    if preloads is None:
+        return unread("LD_PRELOAD")
+    lost = [path for path, is_there in preloads.items() if not is_there]
+    if not lost:
+        return passed("{count} files of LD_PRELOAD are there", count=len(preloads))
+    return warning(
+        "LD_PRELOAD names what is not there: {lost}",
+        "unset LD_PRELOAD  # or name the file where it is: ldconfig -p | grep jemalloc",
+        lost=", ".join(lost),
+    )
+
+
+@check("USR007", "note", layer="user-config", source="adjtimex(2): STA_UNSYNC", needs=("npu_absent",))
+def clock_not_kept(facts: HostFacts, need: Need) -> Judgement:
+    if facts.clock is None:
+        return unread("whether the clock is kept right")
+    if facts.clock.is_synchronised:
+        return passed("the clock is kept right")
+    return note(
+        "nobody keeps the clock right: logs of several hosts cannot be put in order, and certificates may not hold",
+        "timedatectl set-ntp true  # or chronyd, on the host",
     )

@@ -15,5 +15,5 @@ def open_cpu(facts: HostFacts, num_threads: int | None) -> Device:
         memory_bytes=available_memory(facts),
         cpus=placement.cpus,
         numa_node=placement.node,
-        reason=placement.reason,
+        reason=str(placement.reason),
     )

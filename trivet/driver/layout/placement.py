@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trivet.driver.chips import npus
 from trivet.driver.facts import HostFacts, Interrupt, NumaNode, PciDevice
 from trivet.driver.layout.tree import npu_number
+from trivet.driver.phrases import Phrase
 from trivet.driver.topology import Core, usable_cores
 
 # The two interrupts that an NPU raises for every piece of work, each given a core of its own; then the process needs
@@ -24,7 +25,7 @@ class NpuPlacement:
     cpus: tuple[int, ...]  # for its process
     interrupt_cpus: tuple[int, ...]  # one for each of INTERRUPTS
     interrupts: tuple[Interrupt, ...] | None  # those two, as far as they are there; None where none could be read
-    reason: str
+    reason: Phrase
 
 
 def placements(facts: HostFacts) -> tuple[NpuPlacement, ...]:
@@ -46,28 +47,34 @@ def placements(facts: HostFacts) -> tuple[NpuPlacement, ...]:
                 cpus=own,
                 interrupt_cpus=reserved,
                 interrupts=_interrupts(facts, npu),
-                reason=reason if len(sharing) == 1 else f"{reason}, shared by {len(sharing)} NPUs",
+                reason=reason if len(sharing) == 1 else _shared(reason, len(sharing)),
             )
         )
     return tuple(placed)
 
 
-def _home(facts: HostFacts, npu: PciDevice) -> tuple[NumaNode | None, tuple[Core, ...], str]:
+def _shared(reason: Phrase, count: int) -> Phrase:
+    return Phrase("{reason}, shared by {count} NPUs", {"reason": reason, "count": count})
+
+
+def _home(facts: HostFacts, npu: PciDevice) -> tuple[NumaNode | None, tuple[Core, ...], Phrase]:
     """The node an NPU belongs to, the usable cores there, and why."""
     nodes = facts.nodes or ()
     usable = [node for node in nodes if usable_cores(facts, node)]
     if len(nodes) == 1 and usable:
-        return nodes[0], usable_cores(facts, nodes[0]), "the only node"
+        return nodes[0], usable_cores(facts, nodes[0]), Phrase("the only node")
     own = next((node for node in nodes if node.id == npu.numa_node), None)
     if own is not None and usable:
         near = min(usable, key=lambda node: ((own.distances or {}).get(node.id, 255 * (node.id != own.id)), node.id))
-        reason = f"its node {own.id}" if near == own else f"the nearest usable node to its own, {own.id}"
+        reason = Phrase(
+            "its node {node}" if near == own else "the nearest usable node to its own, {node}", {"node": own.id}
+        )
         return near, usable_cores(facts, near), reason
     near_cpus = set(npu.near_cpus or ())
     cores = tuple(core for core in usable_cores(facts) if near_cpus & set(core))
     if cores and len(cores) < len(usable_cores(facts)):
-        return None, cores, "the CPUs that its bus calls near"
-    return None, usable_cores(facts), "its node is not known, so any CPU"
+        return None, cores, Phrase("the CPUs that its bus calls near")
+    return None, usable_cores(facts), Phrase("its node is not known, so any CPU")
 
 
 def _share(cores: tuple[Core, ...], index: int, count: int) -> tuple[Core, ...]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trivet.driver.facts import DeviceNode
+from trivet.driver.facts import Clock, DeviceNode, WorkingFolder
 from trivet.driver.npu_facts import CommandOutcome
 from trivet.driver.readers.files import read_text
+from trivet.driver.stack_facts import Library
 
 NAME = "captured.json"
 
@@ -43,6 +44,10 @@ class Captured:
     environment: dict[str, str] | None = None
     commands: dict[str, CapturedRun] = field(default_factory=dict)  # by their line, "npu-smi info -m"
     modes: dict[str, CapturedMode] = field(default_factory=dict)  # of CANN's directories, by path
+    libraries: tuple[Library, ...] | None = None  # no bundle carries their files
+    libstdcxx: str | None = None
+    folders: tuple[WorkingFolder, ...] | None = None
+    clock: Clock | None = None
 
 
 def read_captured(root: Path) -> Captured:

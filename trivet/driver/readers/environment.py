@@ -12,7 +12,7 @@ from pathlib import Path
 from trivet.driver.readers.files import read_text
 
 _NAMES = frozenset((
-    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "HOME", "VIRTUAL_ENV", "CONDA_PREFIX"),
+    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX"),
     *("LANG", "LC_ALL", "LC_CTYPE", "CPU_AFFINITY_CONF", "TASK_QUEUE_ENABLE", "PER_STREAM_QUEUE"),
     *("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_CONF"),
     *("PYTORCH_NPU_ALLOC_CONF", "TORCH_DEVICE_BACKEND_AUTOLOAD", "OOM_SNAPSHOT_ENABLE", "MULTI_STREAM_MEMORY_REUSE"),
@@ -21,7 +21,10 @@ _NAMES = frozenset((
     *("RANK_TABLE_FILE", "RANKTABLEFILE", "RANK_ID", "DEVICE_ID", "TRITON_CACHE_DIR", "SOC_VERSION", "CUDA_HOME"),
     *("CUDA_VISIBLE_DEVICES", "NPU_VISIBLE_DEVICES", "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"),
 ))  # fmt: skip
-_PREFIXES = ("ASCEND_", "ACL_", "HCCL_", "ATB_", "LCCL_", "LCAL_", "GE_", "VLLM_", "MINDIE_", "MS_", "TRIVET_", "MC_")
+_PREFIXES = (
+    *("ASCEND_", "ACL_", "HCCL_", "ATB_", "LCCL_", "LCAL_", "GE_", "VLLM_", "MINDIE_", "MIES_", "MS_", "TRIVET_"),
+    "MC_",
+)
 # Of those families, what unlocks something. Its value is never read.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")
 _MAX_VALUE = 1 << 16

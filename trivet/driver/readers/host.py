@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from trivet.driver.chips import ASCEND_950
+from trivet.driver.chips import ASCEND_950, npus
 from trivet.driver.facts import DeviceNode, HostFacts, PciDevice
 from trivet.driver.readers.captured import Captured, read_captured
+from trivet.driver.readers.clock import read_clock
+from trivet.driver.readers.cluster import read_cluster
 from trivet.driver.readers.commands import TIMEOUT_S
 from trivet.driver.readers.files import integer, is_live
 from trivet.driver.readers.filesystem import read_filesystem
+from trivet.driver.readers.folders import read_folders, read_plog
 from trivet.driver.readers.hccn import read_npu_network
 from trivet.driver.readers.interrupts import read_interrupts
 from trivet.driver.readers.kernel_log import read_kernel_log
@@ -30,8 +33,16 @@ from trivet.driver.readers.machine import (
 from trivet.driver.readers.npu_smi import read_npu_smi
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.driver.readers.probes import probe_pinning, probe_reading
-from trivet.driver.readers.process import read_has_irqbalance, read_listening_ports, read_process
+from trivet.driver.readers.process import (
+    gone,
+    has_irqbalance,
+    read_listening_ports,
+    read_local_addresses,
+    read_process,
+    read_programs,
+)
 from trivet.driver.readers.stack import read_stack
+from trivet.driver.readers.stack_probe import probe_master, probe_stack
 from trivet.driver.readers.sysfs_block import read_disks, read_nvme, read_nvme_settings
 from trivet.driver.readers.sysfs_net import read_network
 from trivet.driver.readers.sysfs_pci import read_iommu_groups
@@ -48,13 +59,18 @@ def read_facts(
 
     `paths` and `python`, the interpreter that serves, are absolute on that host; without one it is the one that runs
     this. The NPU's tools are given `timeout_s` together; where there are none, nobody waits. With `probe`, the live
-    host is also tried: a file at each path is read, and memory is locked. Never raises: what cannot be read is None.
+    host is also tried: a file at each path is read, memory is locked, and where there is an NPU the serving interpreter
+    runs its stack in children. Never raises: what cannot be read is None.
     """
     deadline = time.monotonic() + timeout_s
     captured = Captured() if is_live(root) else read_captured(root)
     asked, product = tuple(paths), read_product(root)
     facts = read_placement_facts(root, asked, captured)
     pci = facts.pci if facts.pci is not None else read_lspci(root, captured, deadline)
+    programs, addresses = read_programs(root), read_local_addresses(root)
+    npu_smi, stack = read_npu_smi(root, captured, deadline), read_stack(root, captured, python, addresses)
+    is_tried = probe and is_live(root)
+    has_npu = bool(facts.device_nodes) or bool(npus(replace(facts, pci=pci)))
     return replace(
         facts,
         pci=pci,
@@ -69,7 +85,7 @@ def read_facts(
         has_kernel_headers=read_has_kernel_headers(root, facts.kernel),
         iommu_groups=read_iommu_groups(root),
         interrupts=read_interrupts(root, pci),
-        has_irqbalance=read_has_irqbalance(root, facts.container),
+        has_irqbalance=has_irqbalance(programs, facts.container),
         nvme=read_nvme(root),
         nvme_settings=read_nvme_settings(root),
         disks=read_disks(root),
@@ -77,11 +93,19 @@ def read_facts(
         listening_ports=read_listening_ports(root),
         shared_memory=read_filesystem(root, "/dev/shm", captured),
         kernel_log=read_kernel_log(root),
-        npu_smi=read_npu_smi(root, captured, deadline),
+        npu_smi=npu_smi,
         npu_network=read_npu_network(root, captured, _numbers(facts.device_nodes), _has_ub(pci), deadline),
-        stack=read_stack(root, captured, python),
-        reading=tuple(probe_reading(path, pci) for path in asked) if probe and is_live(root) else None,
-        pinning=probe_pinning() if probe and is_live(root) else None,
+        stack=stack,
+        local_addresses=addresses,
+        clock=read_clock(root, captured),
+        folders=read_folders(root, captured, stack.environment),
+        plog=read_plog(root, stack.environment),
+        cluster=read_cluster(root, programs or {}),
+        gone_processes=gone(npu_smi.processes if npu_smi else None, programs, facts.container),
+        reading=tuple(probe_reading(path, pci) for path in asked) if is_tried else None,
+        pinning=probe_pinning() if is_tried else None,
+        running=probe_stack(stack) if is_tried and has_npu else None,
+        master=probe_master(stack.environment) if is_tried else None,
     )
 
 

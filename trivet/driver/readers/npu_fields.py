@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from trivet.driver.npu_facts import Health, NpuBoard, NpuHealth
+from trivet.driver.npu_facts import Health, NpuBoard, NpuHealth, NpuSuperPod
 from trivet.driver.readers.files import integer
 from trivet.driver.readers.sysfs_pci import pci_address
 
@@ -100,6 +100,14 @@ def counts_of(block: Block | None) -> dict[str, int] | None:
         if re.search(r"Error Count$|Err Cnt$|Pages Count$|^Retry Count$", name)
     }
     return {name: count for name, count in counts.items() if count is not None} or None
+
+
+def super_pod_of(block: Block | None) -> NpuSuperPod | None:
+    """`-t spod-info`. Source of the names: CANN's document of HCCL_LOGIC_SUPERPOD_ID, HDK's of SDID."""
+    if block is None or block.npu_id is None or not {"SDID", "Super Pod ID"} & block.values.keys():
+        return None
+    sdid, pod = (number(known(block.values, name)) for name in ("SDID", "Super Pod ID"))
+    return NpuSuperPod(block.npu_id, block.chip_id, sdid, pod)
 
 
 def whole_lines(text: str) -> list[str]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trivet.driver.npu_facts import NpuBoard, NpuErrors, NpuHealth, NpuSmi
+from trivet.driver.npu_facts import NpuBoard, NpuErrors, NpuHealth, NpuSmi, NpuSuperPod
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.commands import Output, ask
-from trivet.driver.readers.npu_fields import block_of, board_of, counts_of, health_of
+from trivet.driver.readers.npu_fields import block_of, board_of, counts_of, health_of, super_pod_of
 from trivet.driver.readers.npu_matrix import parse_links, parse_map
 from trivet.driver.readers.npu_table import NpuTable, parse_table
 
@@ -18,6 +18,7 @@ _Part = TypeVar("_Part")
 _TABLE = ("npu-smi", "info")
 _MAP = ("npu-smi", "info", "-m")
 _LINKS = ("npu-smi", "info", "-t", "topo")
+_A3 = "Ascend910"  # as npu-smi calls its chips; only they are in a super pod
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class _Each:
     boards: tuple[NpuBoard, ...] | None = None
     health: tuple[NpuHealth, ...] | None = None
     errors: tuple[NpuErrors, ...] | None = None
+    super_pods: tuple[NpuSuperPod, ...] | None = None
 
 
 def read_npu_smi(root: Path, captured: Captured, deadline: float) -> NpuSmi | None:
@@ -38,7 +40,8 @@ def read_npu_smi(root: Path, captured: Captured, deadline: float) -> NpuSmi | No
     if table.command.outcome == "absent":
         return _npu_smi((table,), NpuTable(None, None, None, None, is_partial=False), None, None, _Each())
     parsed = parse_table(table.text)
-    each = _ask_each(root, captured, _chips(parsed), deadline)
+    pods = _chips(parsed) if any(chip.name == _A3 for chip in parsed.chips or ()) else ()
+    each = _ask_each(root, captured, _chips(parsed), pods, deadline)
     outputs = (table, *(output for output in (mapping, links) if output is not None), *each.outputs)
     return _npu_smi(outputs, parsed, mapping, links, each)
 
@@ -58,6 +61,7 @@ def _npu_smi(
         health=each.health,
         errors=each.errors,
         links=None if links is None else parse_links(links.text),
+        super_pods=each.super_pods,
     )
 
 
@@ -65,7 +69,12 @@ def _chips(table: NpuTable) -> tuple[tuple[int, int | None], ...]:
     return tuple((chip.npu_id, chip.chip_id) for chip in table.chips or ())
 
 
-def _ask_each(root: Path, captured: Captured, chips: tuple[tuple[int, int | None], ...], deadline: float) -> _Each:
+_Who = tuple[int, int | None]  # a card and its chip
+
+
+def _ask_each(
+    root: Path, captured: Captured, chips: tuple[_Who, ...], pods: tuple[_Who, ...], deadline: float
+) -> _Each:
     if not chips:
         return _Each()
     cards = dict.fromkeys((npu_id, None) for npu_id, _ in chips)
@@ -73,6 +82,7 @@ def _ask_each(root: Path, captured: Captured, chips: tuple[tuple[int, int | None
     asked = [
         *(("board", *who) for who in boards),
         *((kind, *who) for kind in ("health", "ecc", "pcie-err") for who in chips),
+        *(("spod-info", *who) for who in pods),
     ]
     answers = ask(root, captured, tuple(_words(*each) for each in asked), deadline)
     texts = {each: output.text for each, output in zip(asked, answers, strict=True) if output is not None}
@@ -88,6 +98,7 @@ def _ask_each(root: Path, captured: Captured, chips: tuple[tuple[int, int | None
                 for who, (ecc, pcie) in zip(chips, counts, strict=True)
             ]
         ),
+        super_pods=_known([super_pod_of(blocks.get(("spod-info", *who))) for who in pods]),
     )
 
 

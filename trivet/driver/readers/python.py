@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.files import is_live, list_names, read_text, resolved
+from trivet.driver.readers.requirements import dist_info, read_missing_files, read_unmet
 from trivet.driver.readers.version_files import properties
 from trivet.driver.stack_facts import Package, Python
 
@@ -47,6 +48,8 @@ def read_python(
         platform_plugins=_plugins(root, packages) if folders else None,
         torch_cxx11_abi=_torch_abi(root, packages),
         vllm_ascend_soc=_soc(root, packages, folders),
+        missing_files=_missing_files(root, packages),
+        unmet=read_unmet(root, packages) if folders else None,
     )
 
 
@@ -120,14 +123,15 @@ def _plugins(root: Path, packages: tuple[Package, ...]) -> tuple[str, ...]:
     for package in packages:
         if not package.name.startswith("vllm"):
             continue
-        text = read_text(root, f"{package.location}/{_dist_info(package)}/entry_points.txt") or ""
+        text = read_text(root, f"{dist_info(package)}/entry_points.txt") or ""
         section = re.search(rf"^\[{re.escape(_PLUGINS)}\]$(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)
         found |= dict.fromkeys(re.findall(r"^([\w-]+)\s*=", section[1], re.MULTILINE) if section else ())
     return tuple(found)
 
 
-def _dist_info(package: Package) -> str:
-    return f"{package.name.replace('-', '_')}-{package.version}.dist-info"
+def _missing_files(root: Path, packages: tuple[Package, ...]) -> tuple[str, ...] | None:
+    own = next((package for package in packages if package.name == "vllm-ascend"), None)
+    return read_missing_files(root, own) if own is not None else None
 
 
 def _torch_abi(root: Path, packages: tuple[Package, ...]) -> bool | None:
