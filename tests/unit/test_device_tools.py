@@ -11,6 +11,7 @@ from trivet.driver.checks import examine
 from trivet.driver.need import Need
 from trivet.driver.npu_facts import NpuDevice
 from trivet.driver.readers.device_tools import parse_devices
+from trivet.driver.readers.host import read_facts
 
 OUTPUTS = Path(__file__).parents[1] / "fixtures" / "outputs"
 HEALTH = (OUTPUTS / "079-asys-health-warning.txt").read_text()
@@ -66,3 +67,11 @@ def test_a_device_that_a_tool_speaks_of_is_there():
     assert "passed" == outcome(
         "npu_absent", parse_devices(FIRMWARE), replace(A2, pci=None, device_nodes=None, npu_smi=None)
     )
+
+
+def test_an_output_of_asys_in_a_captured_tree_gives_a_verdict(tmp_path):
+    (tmp_path / "captured").mkdir()
+    (tmp_path / "captured/asys-health.txt").write_text(HEALTH)
+    findings = {finding.name: finding.outcome for finding in examine(read_facts(tmp_path), Need())}
+
+    assert {"npu_absent": "passed", "npu_fault_codes": "failed", "npu_unhealthy": "warning"}.items() <= findings.items()

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,9 @@ def test_any_text_gets_a_verdict_of_the_promised_form(text: str) -> None:
 def test_the_first_error_stands_in_the_text(text: str) -> None:
     first = explain(text).first_error
 
-    assert first is None or first.text in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\0", "", text.replace("\\n", "\n"))
+    assert first is None or first.text in re.sub(
+        r"\x1b\[[0-9;?]*[A-Za-z]|[\0\u200b\ufeff]", "", text.replace("\\n", "\n")
+    )
 
 
 @given(excerpts, st.data())
@@ -86,6 +89,46 @@ def test_a_text_is_explained_the_same_with_colours_and_windows_line_ends(excerpt
     coloured = "\r\n".join(f"\x1b[31m{line}\x1b[0m" for line in excerpt.splitlines())
 
     assert explained(excerpt) == explained(coloured)
+
+
+# How a line looks that came by way of another program, a terminal or a page.
+CARRIERS: dict[str, Callable[[str], str]] = {
+    "docker compose": lambda line: f"vllm-1  | {line}",
+    "a pod": lambda line: f"2026-11-02T10:00:00.123456789Z stderr F {line}",
+    "journalctl": lambda line: f"Nov  2 10:00:00 node01 vllm[4711]: {line}",
+    "vLLM": lambda line: f"(EngineCore pid=118) (Worker_TP0 pid=200) ERROR 11-02 10:00:05 [core.py:702] {line}",
+    "Ray": lambda line: f"\x1b[36m(RayWorkerWrapper pid=3011, ip=192.0.2.7)\x1b[0m {line}",
+    "torchrun": lambda line: f"[rank3]: {line}",
+    "mpirun": lambda line: f"[1,7]<stderr>: {line}",
+    "a mail": lambda line: f"> {line}",
+    "JSON": lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr"}, ensure_ascii=False),
+    "a web page": lambda line: line.replace(" ", "\u00a0"),
+    "a Chinese keyboard": lambda line: line.replace(": ", "：").replace(", ", "，"),
+}
+
+
+@given(st.sampled_from(sorted(CARRIERS)), excerpts)
+def test_who_carried_a_text_changes_no_verdict(carrier: str, excerpt: str) -> None:
+    assert explained(excerpt) == explained("\n".join(map(CARRIERS[carrier], excerpt.splitlines())))
+
+
+@given(excerpts)
+def test_what_ranks_say_between_one_another_changes_no_verdict(excerpt: str) -> None:
+    woven = [f"(Worker_TP{rank} pid={100 + rank}) {line}" for line in excerpt.splitlines() for rank in range(4)]
+
+    assert explained(excerpt) == explained("\n".join(woven))
+
+
+def test_words_begin_where_words_begin_and_identifiers_hold_words() -> None:
+    assert not pattern_of("bus error").finds(lines_of("| 0xa419321c | lp pmbus error |")[0])
+    assert pattern_of("bus error").finds(lines_of("pmbus fine, bus error")[0])
+    assert pattern_of("hostregister").finds(lines_of("rtsHostRegister failed")[0])
+
+
+def test_what_no_rule_knows_gets_the_layer_of_its_family_and_no_cause() -> None:
+    assert ("cann_reports", "none") == explained("[ERROR] TBE(1,python):2026-01-01-00:00:00 [x.cc:1] no luck")
+    assert "operator" == explain("error code is 507077\nEngine core initialization failed").rule.layer
+    assert (None, "none") == explained("error code is 999999")
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n" * 1000, "a" * 1_000_000, "(" * 100_000, "\0" * 999])
@@ -261,9 +304,9 @@ def samples(rule: Rule) -> list[str]:
 def _sample(pattern: Pattern) -> str:
     if pattern.code is None:
         return " … ".join(pattern.pieces) + " x"
-    forms = {"E": "E00000", "M": "MIE00E00000A", "ERR": "ERR00000"}
+    forms = {"E": "E00000", "M": "MIE00E00000A", "ERR": "ERR00000", "-": "-8099", "0": "0x70299999"}
     longest = "ERR" if pattern.code.startswith("ERR") else pattern.code[0]
-    code = pattern.code + forms.get(longest, "000000" if pattern.code.isdigit() else pattern.code)[len(pattern.code) :]
+    code = pattern.code + forms.get(longest, "999999" if pattern.code.isdigit() else pattern.code)[len(pattern.code) :]
     return f"error code: {code}"
 
 

@@ -16,6 +16,7 @@ ALARMS = {
     "015": {"npu_unhealthy"}, "017": {"memory_held_unseen"}, "032": {"npu_unhealthy"}, "034": {"npu_unhealthy"},
     "045": {"npu_node_unknown"},  # lspci does not say
     "062": {"chip_not_known"},  # the vendor's example, whose chip is called xxx
+    "079": {"npu_fault_codes", "npu_unhealthy"},  # asys alone
     "collect-env-02": {"vllm_stack_differs"}, "collect-env-04": {RUNTIME, "vllm_stack_differs"},
     "collect-env-05": {RUNTIME, "torch_npu_does_not_fit_cann", "cuda_left_over"},
     "collect-env-12": {RUNTIME, "torch_npu_does_not_fit_cann"}, "collect-env-13": {RUNTIME},

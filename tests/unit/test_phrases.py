@@ -34,7 +34,7 @@ def strings(path: Path) -> set[str]:
 def said(path: Path) -> set[str]:
     """The phrases among the positional arguments of what speaks, whole or in one arm of a choice."""
     found, tree = set(), ast.parse(path.read_text())
-    constants = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign)
+    constants = {target.id: node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)
                  for target in node.targets if isinstance(target, ast.Name)}  # fmt: skip
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         function = call.func

@@ -138,8 +138,8 @@ def test_a_textfile_that_nobody_would_read_or_that_cannot_be_written_is_refused(
 
 
 def test_what_changed_is_said_in_chinese_too():
-    before, after = (state(said(*each), (Finding("driver", "npu_hot", outcome, "x"),), "zh")
-                     for each, outcome in ((("OK", (), 0), "passed"), (("Alarm", ("80E18005",), 0), "failed")))  # fmt: skip
+    before = state(said("OK", (), 0), (Finding("driver", "npu_hot", "passed", "x"),), "zh")
+    after = state(said("Alarm", ("80E18005",), 0), (Finding("driver", "npu_hot", "failed", "x"),), "zh")
 
     assert ("npu_hot: 通过 → 失败", "NPU 4 芯片 0 健康状态: OK → Alarm", "NPU 4 芯片 0 错误码: 无 → 80E18005") == (
         changes(before, after, "zh")

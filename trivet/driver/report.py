@@ -14,6 +14,7 @@ from trivet.driver.summary import summary
 
 _WIDTH = 110
 _MAX_NAMED = 12  # of those that were not checked; of more, how many of each layer
+_MAX_TOLD = 24
 _WORST_FIRST = ("failed", "warning", "note")
 
 
@@ -67,20 +68,20 @@ def _open(findings: Sequence[Finding], language: Language) -> Iterable[str]:
     for finding in findings:
         if finding.outcome == "unknown" or (finding in skipped and finding.name not in few):
             told.setdefault((finding.outcome, finding.detail), []).append(finding)
+    if len(told) > _MAX_TOLD:  # of a text that somebody pasted
+        unknown = [each for each in findings if each.outcome == "unknown"]
+        yield _listed("? " + say(language, "could not be read, or not told"), unknown)
+        told = {key: those for key, those in told.items() if key[0] != "unknown"}
     for those in told.values():
         names = ", ".join(each.name for each in those)
         yield f"  {replace(those[0], name=names).line()}"
     for cause, those in blocked.items():
         if cause in few:
             continue
-        yield _listed(say(language, "not checked, because of {cause}", {"cause": cause}), those)
+        yield _listed("- " + say(language, "not checked, because of {cause}", {"cause": cause}), those)
     if not_asked:
-        yield _listed(
-            say(
-                language, "nothing to hold against (--model, --probe and --peer give more), or nothing of the kind here"
-            ),
-            not_asked,
-        )
+        nothing = "nothing to hold against (--model, --probe and --peer give more), or nothing of the kind here"
+        yield _listed("- " + say(language, nothing), not_asked)
 
 
 def _listed(text: str, those: Sequence[Finding]) -> str:
@@ -88,7 +89,7 @@ def _listed(text: str, those: Sequence[Finding]) -> str:
     named = ", ".join(each.name for each in those)
     if len(those) > _MAX_NAMED:
         named = ", ".join(f"{layer} {count}" for layer, count in Counter(each.layer for each in those).items())
-    return textwrap.fill(f"- {text}: {named}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return textwrap.fill(f"{text}: {named}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _ruled_out(findings: Sequence[Finding], language: Language) -> str:

@@ -31,6 +31,7 @@ def summary(facts: HostFacts, language: Language = "en") -> list[tuple[str, str]
         *(("disk", _disk(facts, index, speak)) for index in range(len(facts.filesystems))),
         ("npu", _npu(facts, speak)),
         *_tools(facts, speak),
+        *_devices_of_asys(facts, speak),
         *_stack(facts, speak),
         ("nvme", _devices(nvmes(facts), "NVMe controller", speak)),
         ("threads", _threads(facts, speak)),
@@ -130,6 +131,13 @@ def _tools(facts: HostFacts, speak: Say) -> Iterable[tuple[str, str]]:
             "celsius": "?" if hottest is None else hottest, "used": format_bytes(used),
         }  # fmt: skip
         yield "npu-smi", speak("{kinds}; {health}; at most {celsius} °C; {used} in use", values)
+
+
+def _devices_of_asys(facts: HostFacts, speak: Say) -> Iterable[tuple[str, str]]:
+    if facts.npu_devices:
+        health = Counter(each.health or "?" for each in facts.npu_devices)
+        told = ", ".join(f"{name} {count}" for name, count in health.items())
+        yield "asys", speak("devices: {count}; {health}", {"count": len(facts.npu_devices), "health": told})
 
 
 def _stack(facts: HostFacts, speak: Say) -> Iterable[tuple[str, str]]:

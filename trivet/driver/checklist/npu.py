@@ -18,7 +18,7 @@ _HIXL = "HIXL (hicann/hixl): registering host memory"
 _ROOM_TO_PIN = 64 * GIB
 _UNLOCK = "docker run --ulimit memlock=-1, or LimitMEMLOCK=infinity in the systemd unit, or ulimit -l unlimited as root"
 _INSTALL = "sudo ./Ascend-hdk-<chip>-npu-driver_<version>_linux-<arch>.run --full, then reboot"
-_GONE_THROUGH = "npu-smi lists NPUs, and it goes through their device nodes"
+_GONE_THROUGH = "a tool of the driver lists NPUs, and it goes through their device nodes"
 _HAL = "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so"
 # CAP_SYS_ADMIN and CAP_SYS_RAWIO in include/uapi/linux/capability.h: only a privileged container has both.
 _PRIVILEGED = 1 << 21 | 1 << 17
@@ -119,7 +119,7 @@ def locked_memory_low(facts: HostFacts, need: Need) -> Judgement:
 @check("DRV015", "block", source=_VLLM_ASCEND, needs=("npu_absent",))
 def container_without_devices(facts: HostFacts, need: Need) -> Judgement:
     container = facts.container
-    if facts.device_nodes is None and chips(facts):
+    if facts.device_nodes is None and (chips(facts) or facts.npu_devices):
         return passed(_GONE_THROUGH)
     if container is None:
         return unknown("whether this is a container could not be read")
@@ -176,7 +176,7 @@ def driver_of_another_kernel(facts: HostFacts, need: Need) -> Judgement:
 
 @check("DRV016", "block", source=_VLLM_ASCEND, needs=("npu_absent", "container_without_devices"))
 def npu_without_driver(facts: HostFacts, need: Need) -> Judgement:
-    if facts.device_nodes is None and chips(facts):
+    if facts.device_nodes is None and (chips(facts) or facts.npu_devices):
         return passed(_GONE_THROUGH)
     if facts.device_nodes is None:
         return unread("/dev")

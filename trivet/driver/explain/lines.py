@@ -6,6 +6,7 @@ end, such as `@held_outside`, so that the tables can ask for it as for any other
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -17,7 +18,12 @@ _MAX_LINE = 4000  # characters; what a line says after that is never what is wro
 # Every repetition is bounded: a hostile line costs no more than a long one.
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _PREFIX = re.compile(
-    r"\((?:\w{1,40})[^()\n]{0,60}pid=\d{1,9}\)\s{0,4}"  # (EngineCore_DP0 pid=118)
+    r"\((?:\w{1,40})[^()\n]{0,60}pid=\d{1,9}(?:, ip=[\d.:a-f]{3,45})?\)\s{0,4}"  # (EngineCore_DP0 pid=118)
+    r"|[a-zA-Z][\w.-]{0,60} {1,40}\| (?=\S)"  # docker compose: worker-0  |
+    r"|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "  # a pod's log on its node
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} [\w.@/-]{1,64}(?:\[\d{1,9}\])?: "  # journalctl
+    r"|\[\d{1,4},\d{1,5}\](?:<std(?:out|err)>)?: ?"  # mpirun --tag-output
+    r"|(?:> ?){1,4}(?=\S)"  # quoted in a mail or an issue
     r"|\[rank\d{1,5}\]:?\s{0,2}"
     r"|(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?: \[[^\]\n]{0,80}\])?:?\s{0,9}"
     r"|plog-[\w.-]{1,60}:"
@@ -59,13 +65,23 @@ class Line:
     second: float | None  # when it was said, in seconds of some year, where the line itself says so
 
 
+# What a keyboard or a web page makes of blanks and of punctuation; the rules are written in plain ones.
+_PLAIN = str.maketrans({
+    **dict.fromkeys("\u00a0\u2002\u2003\u2009\u202f\u3000", " "),
+    "：": ": ", "，": ", ", "（": " (", "）": ") ", "；": "; ",
+    **dict.fromkeys("“”", '"'), **dict.fromkeys("‘’", "'"),
+})  # fmt: skip
+_INVISIBLE = dict.fromkeys((0x0000, 0x200B, 0xFEFF))
+_OF_JSON = ("log", "message", "msg")  # the keys under which loggers put what was said
+
+
 def lines_of(text: str) -> list[Line]:
     """The lines of a text that say something, in the order in which they happened where they say when.
 
     Sorting is stable: a line without a time stays behind the one before it.
     """
-    pasted = [_ANSI.sub("", row[:_MAX_LINE]).replace("\0", "").strip() for row in _rows(text)]
-    of_text = marks_of_text(pasted)
+    pasted = [_ANSI.sub("", _unwrapped(row)[:_MAX_LINE]).translate(_INVISIBLE).strip() for row in _rows(text)]
+    of_text = marks_of_text([visible.translate(_PLAIN) for visible in pasted])
     timed: list[tuple[float, Line]] = []
     latest = -1.0
     package: str | None = None
@@ -74,7 +90,7 @@ def lines_of(text: str) -> list[Line]:
             continue
         second = _second_of(visible)
         latest = latest if second is None else second
-        said = _said(visible)
+        said = _said(visible.translate(_PLAIN))
         frame = _FRAME.match(said)
         package = _package_of(frame[1]) if frame else package
         marks = [*marks_of_line(said), *of_text.get(number, ())]
@@ -100,6 +116,18 @@ def _rows(text: str) -> list[str]:
     return text.replace("\\n", "\n").splitlines() if len(rows) <= 2 and text.count("\\n") > 2 else rows
 
 
+def _unwrapped(row: str) -> str:
+    """What a line of a log in JSON says: `{"log": "…", "stream": "stderr"}`."""
+    if not row.startswith("{") or not row.rstrip().endswith("}") or len(row) > 4 * _MAX_LINE:
+        return row
+    try:
+        fields = json.loads(row)
+    except (ValueError, RecursionError):
+        return row
+    found = (fields.get(name) for name in _OF_JSON) if isinstance(fields, dict) else ()
+    return next((said for said in found if isinstance(said, str)), row)
+
+
 def _said(visible: str) -> str:
     for _ in range(6):
         prefix = _PREFIX.match(visible)
@@ -114,9 +142,11 @@ def _is_routine(visible: str) -> bool:
 
 
 def _second_of(visible: str) -> float | None:
-    match = _LONG_TIME.search(visible) or _SHORT_TIME.search(visible)
-    if match is None:
+    """The first time in the line, its logger's: lines of one logger are then all told apart to the same precision."""
+    found = [match for form in (_LONG_TIME, _SHORT_TIME) if (match := form.search(visible)) is not None]
+    if not found:
         return None
+    match = min(found, key=lambda each: each.start())
     month, day, hour, minute, second, *fraction = (int(each or 0) for each in match.groups())
     milliseconds = fraction[0] if fraction else 0
     return float((((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second) + milliseconds / 1000

@@ -1,7 +1,8 @@
 """What a rule looks for in a line: pieces of text in their order. Never a regular expression, so time stays linear.
 
-`libatb.so*cannot open` finds both pieces in one line, in this order, in any case; a `^` in front binds the first piece
-to the beginning of the message; `code:EZ` finds an error code, or one of its family.
+`libatb.so*cannot open` finds both pieces in one line, in this order, in any case, a piece of several words only where a
+word begins; a `^` in front binds the first piece to the beginning of the message; `code:EZ` finds an error code, or one
+of its family.
 """
 
 from __future__ import annotations
@@ -24,11 +25,26 @@ class Pattern:
             return False
         end = 0
         for piece in self.pieces:
-            found = line.message.find(piece, end)
-            if found < 0:
+            end = _end_of(piece, line.message, end)
+            if end < 0:
                 return False
-            end = found + len(piece)
         return True
+
+
+def _end_of(piece: str, message: str, start: int) -> int:
+    """Where the first `piece` from `start` on ends, -1 without one.
+
+    One of several words begins where a word does, since "bus error" is none of "pmbus error"; a single word may be part
+    of an identifier, as "hostregister" is of "rtsHostRegister".
+    """
+    found = message.find(piece, start)
+    while found > 0 and " " in piece and _is_letter(piece[0]) and _is_letter(message[found - 1]):
+        found = message.find(piece, found + 1)
+    return found + len(piece) if found >= 0 else -1
+
+
+def _is_letter(each: str) -> bool:
+    return each.isascii() and each.isalpha()
 
 
 def pattern_of(text: str) -> Pattern:

@@ -1,6 +1,7 @@
 """What is known of errors, as data: causes, symptoms, codes, and how to read a text. Refuses to load a table at fault.
 
-A *cause* says why; a *symptom* says which layer reports and what to collect next, because the text does not say why.
+A *cause* says why; a *symptom* says which layer reports and what to collect next, because the text does not say why. A
+*family* is the layer that a code or a module of CANN belongs to, for what no rule knows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Rule:
 
     id: str
     layer: Layer
-    confidence: Confidence  # "none" for a symptom
+    confidence: Confidence  # "none" for a symptom and a family
+    is_family: bool  # asked only where no other rule applies
     alternatives: tuple[tuple[Pattern, ...], ...]  # the first pattern of each marks the line that is blamed
     unless: tuple[Pattern, ...]
     wording: Wording  # a cause's sentence; of a symptom, what is seen
@@ -118,6 +120,7 @@ def _rule(layer: Layer, kind: str, row: dict[str, Any], common: dict[str, Any]) 
         id=row["id"],
         layer=layer,
         confidence=row.get("confidence", "none"),
+        is_family=kind == "family",
         alternatives=tuple(_alternative(each) for each in row["when"]),
         unless=tuple(pattern_of(each) for each in row.get("unless", ())),
         wording=Wording(row["en"], row["zh"]),

@@ -44,7 +44,7 @@ def explain(text: str) -> Verdict:
     """What happened first in a text of at most `pasted.MAX_BYTES`, and why, as far as the tables know."""
     lines = lines_of(text)
     searched = _Searched(lines)
-    matches = list(searched.matches())
+    matches = _but_families(list(searched.matches()))
     codes = tuple(dict.fromkeys(code for line in lines for code in line.codes))[:_MAX_CODES]
     if not matches:
         return Verdict(None, "none", searched.first_error(), codes)
@@ -56,6 +56,13 @@ def explain(text: str) -> Verdict:
     if confidence == "high" and searched.has_error_before(begin):
         confidence = "medium"  # what was said before it, the tables do not know
     return Verdict(chosen.rule, confidence, lines[chosen.index], codes)
+
+
+def _but_families(matches: list[_Match]) -> list[_Match]:
+    """What is known by its family alone counts where nothing else is known, or only what follows another error."""
+    known = [match for match in matches if not match.rule.is_family]
+    families = [match for match in matches if match.rule.is_family and match.standing < 2]
+    return known if any(match.standing < 2 for match in known) or not families else families
 
 
 def _preference(match: _Match) -> tuple[int, int, int, int, int]:

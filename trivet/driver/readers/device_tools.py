@@ -7,10 +7,13 @@ twice and differs gives none.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from trivet.driver.npu_facts import NpuDevice
+from trivet.driver.readers.files import is_live, list_names, read_text
 
 # hboot1a, hboot1b and hlink are all of one firmware package.
+_CAPTURED = r"(?:asys|upgrade-tool)[\w.=-]*\.txt"
 _COMPONENT = re.compile(
     r'^\s*\{"device_id":(\d{1,4}), "component":\w{1,40}, "version":(\d{1,5}(?:\.\d{1,5}){2,6})\}$', re.M | re.A
 )
@@ -18,6 +21,13 @@ _TABLE = re.compile(r"^ *\| Device ID: (\d{1,4}) +\| (?:INFORMATION|Overall Heal
 _STATUS = re.compile(r"^ *\| health +\| (\w{1,20}) +\|$", re.M)
 _NUM_CODES = re.compile(r"^ *\| +\| ErrorCode Num: (\d{1,4}) +\|$", re.M | re.A)
 _CODE = re.compile(r"^ *\| (0x[0-9a-fA-F]{8}) +\| (\S.{0,200}?) +\|$", re.M)
+
+
+def read_devices(root: Path) -> tuple[NpuDevice, ...] | None:
+    """Of a captured tree in which somebody put their outputs. On a live host none is run: npu-smi tells it too."""
+    names = list_names(root, "captured", _CAPTURED) if not is_live(root) else None
+    texts = [read_text(root, f"captured/{name}") or "" for name in names or ()]
+    return parse_devices("\n".join(texts))
 
 
 def parse_devices(text: str) -> tuple[NpuDevice, ...] | None:

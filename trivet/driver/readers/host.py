@@ -13,6 +13,7 @@ from trivet.driver.readers.captured import Captured, read_captured
 from trivet.driver.readers.clock import read_clock
 from trivet.driver.readers.cluster import read_cluster
 from trivet.driver.readers.commands import TIMEOUT_S
+from trivet.driver.readers.device_tools import read_devices
 from trivet.driver.readers.files import integer, is_live
 from trivet.driver.readers.filesystem import read_filesystem
 from trivet.driver.readers.folders import read_folders, read_plog
@@ -95,6 +96,7 @@ def read_facts(
         kernel_log=read_kernel_log(root),
         npu_smi=npu_smi,
         npu_network=read_npu_network(root, captured, _numbers(facts.device_nodes), _has_ub(pci), deadline),
+        npu_devices=read_devices(root),
         stack=stack,
         local_addresses=addresses,
         clock=read_clock(root, captured),
