@@ -1,6 +1,7 @@
 """A bundle gives the facts that its host gave, and no bundle, however made, does harm."""
 
 import io
+import json
 import re
 import tarfile
 import tempfile
@@ -332,3 +333,40 @@ def test_what_was_taken_is_said_in_the_readers_language(tmp_path):
 
     assert "发送前请先查看" in result.stderr
     assert "look before" not in result.stderr
+
+
+def test_what_stands_around_the_stack_comes_along_and_no_more_of_it(tmp_path):
+    root = plant("a2", tmp_path / "host")
+    checkpoint = {
+        "Data": {"PodDeviceEntries": ["secret pod"], "RegisteredDevices": {"huawei.com/Ascend910": ["a", "b"]}}
+    }
+    mindie = "usr/local/Ascend/mindie/latest/mindie-service/conf/config.json"
+    files = {
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": json.dumps(checkpoint),
+        "var/log/mindx-dl/devicePlugin/devicePlugin.log": "[INFO] secret pod\n[ERROR] lib path is invalid\n",
+        "etc/docker/daemon.json": json.dumps({"runtimes": {"ascend": {"path": "/x"}}, "auths": "secret pod"}),
+        "etc/containerd/config.toml": "[plugins.cri.containerd.runtimes.runc]\noptions = 'secret pod'\n",
+        "proc/7/comm": "raylet\n",
+        "proc/7/cmdline": "raylet\0secret pod\0--static_resource_list=CPU,192,NPU,8\0",
+        mindie: json.dumps({"ServerConfig": {"port": 1025}, "secret pod": 1}),
+        "root/ascend/log/debug/plog/plog-9_20261129100000000.log": "[INFO] secret pod\n[ERROR] DRV(9): failed\n",
+        "usr/local/python3.11/lib/python3.11/site-packages/vllm-0.23.0+empty.dist-info/METADATA":
+            "Requires-Dist: torch==2.9.0\n\nsecret pod\n",
+    }  # fmt: skip
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    write_bundle(tmp_path / "out.tar.zst", root, NEED)
+
+    with opened_bundle(tmp_path / "out.tar.zst") as (there, _):
+        here, kept = read_facts(root), read_facts(there)
+        texts = "".join(path.read_text() for path in there.rglob("*") if path.is_file())
+    assert None not in (
+        kept.cluster.kubelet_devices,
+        kept.cluster.ray_resources,
+        kept.stack.mindie,
+        kept.stack.python.unmet,
+    )
+    assert (here.cluster, here.plog, here.stack.mindie, here.stack.python) == (
+        kept.cluster, kept.plog, kept.stack.mindie, kept.stack.python)  # fmt: skip
+    assert "secret pod" not in texts

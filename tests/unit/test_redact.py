@@ -40,6 +40,11 @@ FILES = {
     "captured/hccn_tool-i-0-ip-g.txt": "ipaddr:{ipv4}\nnetmask:255.255.255.0\n",
     "captured/dmesg.txt": "[1.5] nfs: server {host} ({ipv4}) is gone, {user}@{host}.example, [{ipv6}]:2049 {mac}\n",
     "captured.json": '{{"python": "/home/{user}/bin/python", "token": "{token}", "url": "https://{user}:{token}@{host}/x"}}',
+    "proc/net/fib_trie": "  |-- {ipv4}\n    /32 host LOCAL\n",
+    "proc/7/cmdline": "--static_resource_list=node:{ipv4},1.0,CPU,192,NPU,8",
+    "job/hccl.json": '{{"server_list": [{{"server_id": "{ipv4}", "host_ip": "{ipv4}"}}]}}',
+    "home/{user}/ascend/log/debug/plog/plog-1_20261129100000000.log": "[ERROR] HCCL(1,x): ip[{ipv4}] of {host}\n",
+    "var/log/mindx-dl/devicePlugin/devicePlugin.log": "lib path is invalid: /home/{user}/driver, node {host} {ipv4}\n",
     "usr/local/Ascend/driver/version.info": "Version=25.5.2\nowner={user}\nbuilt on {host} for {user}\n",
 }
 EVERYWHERE = " {host} {user} {ipv4} {ipv6} {mac} serial: {serial}, token={token} {identifier}\n"
@@ -176,3 +181,66 @@ def test_a_file_of_one_endless_line_is_redacted_too(piece):
     text = piece * (100_000 // len(piece)) + "!"
 
     assert redacted({"captured/some.txt": text}).files.keys() == {"captured/some.txt"}
+
+
+# What tells of somebody, as other files and tools write it, and the part that must not survive.
+PLANTS = [
+    ("path /home/张伟/models is gone", "张伟"),
+    ("open /home/李 娜/x", "李"),
+    ("HOME=/home/王小明\0ASCEND_PROCESS_LOG_PATH=/home/王小明/log", "王小明"),
+    ("IPv6 fe80::1a2b:3c4d:5e6f:7788%eth0 lost", "1a2b:3c4d"),
+    ("[2001:4860:4860::8888]:443", "4860"),
+    ("addr 2400:da00::6666", "6666"),
+    ("::ffff:10.1.2.3", "10.1.2.3"),
+    ("mac AA:BB:CC:11:22:33", "AA:BB:CC"),
+    ("mac aabb.cc11.2233 cisco", "aabb.cc11.2233"),
+    ("enx0a1b2c3d4e5f: link up", "0a1b2c3d4e5f"),
+    ("GID fe80:0000:0000:0000:0e42:a1ff:fe12:3456", "0e42:a1ff"),
+    ("Capabilities: [148] Device Serial Number 94-6d-ae-03-00-b5-11-22", "94-6d-ae"),
+    ("\t\t[SN] Serial number: MT2211X00123", "MT2211X00123"),
+    ("\tSerial Number: 2102313ABCDE\n\tUUID: 4c4c4544-0039-3010-8052-b4c04f563533", "2102313ABCDE"),
+    ("\tAsset Tag: CORP-00123", "CORP-00123"),
+    ("\tSKU Number: x\n\tBoard Serial Number:   BS12345678", "BS12345678"),
+    ("        Serial Number                  : 033EFS10N1000001", "033EFS10N1000001"),
+    ("        VDie ID                        : 4f2a11c0 20c0a11b 3f3a 0032 11", "4f2a11c0"),
+    ("        NDie ID : 1F2E3D4C", "1F2E3D4C"),
+    ("        Board ID : 0x65\n   PCIe Slot SN : SLOT77AB", "SLOT77AB"),
+    ("nfs: server filer01 not responding, still trying", "filer01"),
+    ("nfs: server filer-db.corp.example.com OK", "filer-db"),
+    ("systemd[1]: Set hostname to <train-node-07>.", "train-node-07"),
+    ("systemd[1]: Hostname set to <train-node-07>.", "train-node-07"),
+    ("Nov 29 10:00:00 gpu-rack-12 kernel: ascend lost", "gpu-rack-12"),
+    ("2026-11-29T10:00:00+08:00 gpu-rack-12 kernel: x", "gpu-rack-12"),
+    ("Linux version 5.10 (build@buildhost-33) (gcc)", "buildhost-33"),
+    ("Initialized drbd for node1.cluster.internal", "node1.cluster.internal"),
+    ("GET https://api.x.cn/v1?access_token=abcd1234efgh&x=1", "abcd1234efgh"),
+    ("https://oauth2:glpat-abcdef12345@git.corp/x.git", "glpat-abcdef12345"),
+    ("curl -H 'Authorization: token ghx_secretvalue123'", "ghx_secretvalue123"),
+    ("curl -H 'X-Api-Key: zzsecret123'", "zzsecret123"),
+    ("--api-key sk-abcdef0123456789", "sk-abcdef0123456789"),
+    ("--hf-token=hf_abcdefghijklmnop", "hf_abcdefghijklmnop"),
+    ("export HUGGING_FACE_HUB_TOKEN='hf_AAAAbbbbcccc'", "hf_AAAAbbbbcccc"),
+    ("password: hunter2", "hunter2"),
+    ("密码：hunter2", "hunter2"),
+    ("密码=hunter2", "hunter2"),
+    ("mysql -u root -pHunter2x", "Hunter2x"),
+    ("redis://:s3cr3tpw@cache:6379/0", "s3cr3tpw"),
+    ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "wJalrXUtnFEMI"),
+    ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+    ("user: zhangwei logged in", "zhangwei"),
+    ("session opened for user zhangwei(uid=1001)", "zhangwei"),
+    ("Accepted publickey for zhangwei from 10.1.2.3 port 22", "zhangwei"),
+    ("sudo: zhangwei : TTY=pts/0", "zhangwei"),
+    ("/data/home/zhangwei/x /Users/zhangwei /home2/zhangwei/y", "zhangwei"),
+    ("mail zhang.wei@corp.com", "zhang.wei"),
+    ("--static_resource_list=node:10.20.30.40,1.0,CPU,8", "10.20.30.40"),
+    ("[ERROR] HCCL(1,x): listen on ip[10.20.30.40] host[trainhost9]", "10.20.30.40"),
+    ("iSCSI iqn.2026-01.com.corp.storage:disk1", "corp"),
+    ("wwn 0x5000c500a1b2c3d4", "5000c500a1b2c3d4"),
+    ("nqn.2014-08.org.nvmexpress:uuid:4c4c4544-0039-3010-8052-b4c04f563533", "4c4c4544"),
+]
+
+
+@pytest.mark.parametrize(("text", "secret"), PLANTS)
+def test_what_tells_of_somebody_does_not_survive(text, secret):
+    assert secret not in whole(redacted({"captured/dmesg.txt": text}))

@@ -20,7 +20,7 @@ Kind = Literal["host", "user", "ipv4", "ipv6", "mac", "secret", "serial", "ident
 _ORDINARY = frozenset(
     (
         *("root", "localhost", "nobody", "admin", "user", "ubuntu", "node", "docker", "kubernetes", "containerd"),
-        *("npu", "ascend", "Ascend", "davinci", "HwHiAiUser"),
+        *("npu", "ascend", "Ascend", "davinci", "HwHiAiUser", "huawei.com", "nvidia.com"),
     )
 )
 # Shorter ones are hidden only where a rule finds them: everywhere else they are too likely to be something else.
@@ -33,13 +33,18 @@ _UNIT = r"(?:service|socket|mount|slice|scope|timer|device|target|path|swap)\b" 
 _SECRET_NAME = (
     r"(?:api[_-]?key|access[_-]?key|private[_-]?key|secret|token(?!iz)|passw(?:or)?d|pwd|credential|auth)[\w.-]{0,64}"
 )
+_STAMP = (
+    r"(?:[a-z]{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:?\d\d)?)"  # of syslog, of journald
+)
 _SERIAL_NAME = r"(?:serial(?:[ _-]*(?:number|num|no))?|s/n|\bsn|[vn]?die[ _]id|uuid|asset tag)"
 
 # The name of a group is the kind of what it holds. What may begin anywhere is bounded, so that a long line stays cheap.
 _RULES: tuple[re.Pattern[str], ...] = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE | re.ASCII)
     for pattern in (
-        rf"{_SECRET_NAME}[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic)\s+)?(?P<secret>[^\s\"',;\0&|]+)",
+        rf"{_SECRET_NAME}[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?(?P<secret>[^\s\"',;\0&|]+)",
+        r"(?:密码|口令|令牌|密钥)\s*[:=：]\s*(?P<secret>[^\s\"',;，；\0]+)",
+        r"\bmysql\b[^\n]{0,200}? -p(?P<secret>[^\s\0]+)",
         r"--(?:password|passwd|token|api-key|secret)[\s\0]+(?P<secret>[^\s\0]+)",
         r"\b(?:bearer|basic)\s+(?P<secret>[\w.~+/=-]{8,})",
         r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?)",
@@ -50,12 +55,24 @@ _RULES: tuple[re.Pattern[str], ...] = tuple(
         rf"(?P<user>(?<![\w.+-])[\w.+-]+)@(?![\w.-]*\.{_UNIT})(?P<host>[a-z][\w-]*(?:\.[\w-]+)*)",
         r"(?:host|hostname|addr|server|endpoint)=(?P<host>[a-z][\w.-]*)(?![\w.:-])",
         rf"(?P<host>(?<![\w.-])[a-z0-9][\w-]*(?:\.[\w-]+)*\.{_TOP_LEVEL})(?![\w-]|\.\w)",
+        # What a system's log says of itself and of who came: its own prefix, systemd, sshd, sudo, the mounts of NFS.
+        rf"^(?:\[[^\]\n]{{0,30}}\] )?{_STAMP} (?P<host>[a-z][\w.-]*) [\w./@-]+(?:\[\d+\])?:",
+        r"hostname(?: set)? to <?(?P<host>[\w.-]+)",
+        r"\bserver (?P<host>[a-z][\w.-]*)(?= (?:not responding|OK\b|is\b))",
+        r"\biqn\.\d{4}-\d\d\.(?P<host>[\w.:-]+)",
+        r"\bfor user (?P<user>[\w.-]+)",
+        r"\bAccepted \w+ for (?P<user>[\w.-]+) from",
+        r"\bsudo:\s+(?P<user>[\w.-]+) :",
         r" - \S+ (?://)?(?:[^\s@]*@)?(?P<host>[a-z][\w-]*(?:\.[\w-]+)*)(?::/|(?<=//)/)",  # what mountinfo mounts from
         r" - cifs //(?P<host>[^/\s]+)",
         r"/(?:home|Users)/(?P<user>[^/\s:,;\"'\0]+)",
-        r"\b(?:user|username|login|owner)=(?P<user>[^\s,;\"'\0]+)",
+        r"\b(?:user|username|login|owner)(?:=|: ?)(?P<user>[a-z_][^\s,;\"'\0]*)",
         rf"{_SERIAL_NAME}\s*[\"']?\s*:\s*[\"']?(?P<serial>[^\n\"'|,\0]*[^\s\"'|,\0])",
         rf"{_SERIAL_NAME}[\"']?\s*=\s*[\"']?(?P<serial>[^\s\"'|,\0]+)",
+        r"serial number (?P<serial>(?:[0-9a-f]{2}-){7}[0-9a-f]{2})",  # lspci: of the card, without a colon
+        r"(?P<identifier>(?<![\w.])[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}(?![\w.]))",  # a MAC, as switches write it
+        r"\benx(?P<identifier>[0-9a-f]{12})\b",  # a network card that is named after its MAC
+        r"\b(?:wwn|wwid|naa)\W{0,3}(?:0x)?(?P<identifier>[0-9a-f]{16})(?![0-9a-z])",
         r"(?P<mac>(?<![\w:.-])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![\w:-]))",
         r"(?P<mac>(?<![\w:.-])(?:[0-9a-f]{2}-){5}[0-9a-f]{2}(?![\w:-]))",
         r"(?P<identifier>[0-9a-f]{8}([-_])[0-9a-f]{4}(?:\2[0-9a-f]{4}){2}\2[0-9a-f]{12})(?![0-9a-z])",
@@ -178,7 +195,7 @@ def _standin(kind: Kind, word: str, number: int) -> str:
             separator = "-" if "-" in word else ":"
             return separator.join(("02", *re.findall("..", f"{number:010x}")))
         case "identifier":
-            digits = iter(f"{number:0{sum(each not in '-_' for each in word)}x}")
-            return "".join(each if each in "-_" else next(digits) for each in word)
+            digits = iter(f"{number:0{sum(map(str.isalnum, word))}x}")
+            return "".join(next(digits) if each.isalnum() else each for each in word)
         case _:
             return f"{kind}-{number}"
