@@ -86,7 +86,7 @@ def super_pods_differ(facts: HostFacts, need: Need) -> Judgement:
     )
 
 
-@_here("NET017", "error", source="HCCL error templates: EI0008, EI0016; hccl fault diagnosis")
+@check("NET017", "error", layer="network", source="HCCL error templates: EI0008, EI0016; hccl fault diagnosis")
 def hosts_differ(facts: HostFacts, need: Need) -> Judgement:
     if not need.peers:
         return not_asked("no report of another host was given: --peer host.json does")
