@@ -24,8 +24,10 @@ BLOCKS = {name: text for name, text in TEXTS.items() if "NPU ID  " in text and "
 
 # What is done to a text: a place in it from 0 to 1, and how.
 HARMS = st.sampled_from(
-    ["cut", "drop a line", "drop two lines", "twice", "join lines", "space in", "space out", "bar out"]
+    ["cut", "drop a line", "drop two lines", "twice", "swap lines", "join lines", "space in", "space out", "bar out"]
 )
+# What makes another word of a word, and must make no other number of a number.
+SPOILS = st.sampled_from(["digit to ?", "digit to O", "digit to fullwidth", "dash in", "letter in", "comma in"])
 
 
 def harmed(text: str, harm: str, place: float) -> str:
@@ -39,8 +41,18 @@ def harmed(text: str, harm: str, place: float) -> str:
         return "".join(lines[: line + 1] + lines[line:])
     if harm == "join lines":
         return "".join(lines[:line]) + lines[line].rstrip("\n") + "".join(lines[line + 1 :])
-    if harm == "space in":
-        return text[:at] + " " + text[at:]
+    if harm == "swap lines":
+        return "".join((*lines[:line], *lines[line : line + 2][::-1], *lines[line + 2 :]))
+    if harm.endswith(" in"):
+        return (
+            text[:at] + {"space": " ", "dash": "-", "letter": "b", "comma": ","}[harm.removesuffix(" in")] + text[at:]
+        )
+    if harm.startswith("digit to "):
+        place_of = next((index for index in range(at, len(text)) if text[index] in "0123456789"), None)
+        if place_of is None:
+            return text
+        other = {"digit to ?": "?", "digit to O": "O"}.get(harm) or chr(0xFF10 + int(text[place_of]))
+        return text[:place_of] + other + text[place_of + 1 :]
     start = text.find("|" if harm == "bar out" else "  ", at)
     if start < 0:
         return text
@@ -73,6 +85,10 @@ def contradictions(before: NpuTable, after: NpuTable) -> list[str]:
     return found
 
 
+def numbers(row: NpuChip | NpuProcess) -> dict[str, object]:
+    return {name: value for name, value in asdict(row).items() if isinstance(value, int | float)}
+
+
 def told(row: NpuChip | NpuProcess) -> dict[str, object]:
     """What it says. A program's name may hold spaces, so one more or less is not seen."""
     return asdict(row) | ({"name": (row.name or "").replace(" ", "") or None} if isinstance(row, NpuProcess) else {})
@@ -95,6 +111,16 @@ def test_a_harmed_table_says_nothing_that_the_whole_one_does_not(name, harm, pla
     text = WHOLE[name]
 
     assert [] == contradictions(parse_table(text), parse_table(harmed(text, harm, place)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=st.sampled_from(sorted(WHOLE)), spoil=SPOILS, place=st.floats(0, 1))
+def test_a_digit_that_is_spoilt_gives_no_other_number(name, spoil, place):
+    before, after = parse_table(WHOLE[name]), parse_table(harmed(WHOLE[name], spoil, place))
+    known = [numbers(row) for row in (*(before.chips or ()), *(before.processes or ()))]
+
+    for row in (*(after.chips or ()), *(after.processes or ())):
+        assert any(numbers(row).items() <= each.items() for each in known)
 
 
 @settings(max_examples=200, deadline=None)

@@ -18,14 +18,15 @@ from trivet.driver.stack_facts import Cann, Library, Nnal, Python
 _FAMILIES = ("GLIBC", "GLIBCXX", "CXXABI")
 _OF_DRIVER = ("/usr/local/Ascend/driver/lib64/driver/libascend_hal.so", "/usr/local/dcmi/libdcmi.so")
 _OF_CANN = ("libascendcl.so", "libhccl.so", "libge_runner.so", "libruntime.so")
-# Packages with compiled parts that need CANN, and where these lie; of the transfer of KV cache among them.
+# Packages with compiled parts that need CANN, of the transfer of KV cache among them: in which folder, called how.
+_SO = r"[\w.-]+\.so(?:\.\d+)*"
 _OF_PACKAGES = {
-    "torch-npu": ("torch_npu/lib",),
-    "vllm-ascend": ("vllm_ascend",),
-    "mooncake-transfer-engine": ("mooncake",),
-    "memfabric-hybrid": ("memfabric_hybrid/lib", "memfabric_hybrid"),
-    "lmcache-ascend": ("lmcache_ascend",),
-    "mindspore": ("mindspore/lib/plugin",),
+    "torch-npu": (("torch_npu/lib", rf"(?!libop_plugin_atb){_SO}"),),  # that one is opened only where NNAL is
+    "vllm-ascend": (("vllm_ascend", _SO),),
+    "mooncake-transfer-engine": (("mooncake", _SO),),
+    "memfabric-hybrid": (("memfabric_hybrid/lib", _SO), ("memfabric_hybrid", _SO)),
+    "lmcache-ascend": (("lmcache_ascend", _SO),),
+    "mindspore": (("mindspore/lib/plugin", r"libmindspore_ascend\.so(?:\.\d+)*"),),
 }
 _DEFAULT = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _MAX_FILES = 400
@@ -135,8 +136,8 @@ def _configured(root: Path, file: str, depth: int) -> Iterator[str]:
 
 def _of_packages(root: Path, python: Python | None) -> Iterator[tuple[str, str]]:
     for package in (python.packages if python is not None else None) or ():
-        for folder in _OF_PACKAGES.get(package.name, ()):
-            names = list_names(root, f"{package.location}/{folder}", r"[\w.-]+\.so(?:\.\d+)*") or ()
+        for folder, pattern in _OF_PACKAGES.get(package.name, ()):
+            names = list_names(root, f"{package.location}/{folder}", pattern) or ()
             yield from ((package.name, f"{package.location}/{folder}/{name}") for name in names[:_MAX_OF_PACKAGE])
 
 
