@@ -197,6 +197,7 @@ def _host() -> Files:
         "proc/meminfo": memory,
         "proc/modules": "drv_devmm 1 2 - Live 0x0\ndrv_davinci_intf 1 3 - Live 0x0\ndrv_pcie_host 1 4 - Live 0x0\n",
         f"lib/modules/{kernel}/updates/drv_devmm.ko": "",
+        f"lib/modules/{kernel}/build/.keep": "",
         "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nHwHiAiUser:x:1000:1000::/home/HwHiAiUser:/bin/bash\n",
         "proc/2/comm": "kthreadd\n",
         "proc/net/tcp": "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout\n"

@@ -102,6 +102,10 @@ CASES: list[tuple[str, str, HostFacts, Need]] = [
     ("npu_smi_fails", "failed", said("timed_out"), NEED),
     ("npus_missing_in_npu_smi", "failed", with_smi(chips=A2.npu_smi.chips[:7]), NEED),
     ("npus_missing_in_npu_smi", "failed", with_smi(chips=()), NEED),
+    ("npus_missing_in_npu_smi", "failed", replace(with_chip(address="0000:ff:00.0"), device_nodes=None), NEED),
+    ("npu_without_driver", "failed", replace(A2, device_nodes=tuple(
+        replace(node, is_character=False) for node in A2.device_nodes)), NEED),
+    ("driver_of_another_kernel", "note", replace(A2, has_kernel_headers=False), NEED),
     ("npus_missing_in_npu_smi", "unknown", with_smi(chips=A2.npu_smi.chips[:7], is_partial=True), NEED),
     ("npu_unhealthy", "failed", with_chip(health="Critical"), NEED),
     ("npu_unhealthy", "failed", with_chip(health="UNKNOWN"), NEED),

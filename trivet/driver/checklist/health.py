@@ -101,6 +101,16 @@ def npus_missing_in_npu_smi(facts: HostFacts, need: Need) -> Judgement:
             "if it is gone from lspci too: reboot; then it is the hardware",
             count=len(shown), nodes=len(nodes),
         )  # fmt: skip
+    addresses = {chip.address for chip in shown}
+    lost = [npu.address for npu in npus(facts) or () if npu.address not in addresses]
+    is_host = facts.container is not None and facts.container.kind == "none"  # a container sees all of the bus
+    if lost and is_host and None not in addresses:
+        return failed(
+            "npu-smi lists {count} chips, and none at {lost}, where the bus has an NPU",
+            "npu-smi set -t reset -i ID -c CHIP -m 1  # of the one that is missing, with nothing running on it",
+            "dmesg | grep -i -e ascend -e devdrv | tail -50",
+            count=len(shown), lost=", ".join(lost),
+        )  # fmt: skip
     return passed("npu-smi lists {count} chips, and /dev has {nodes} NPUs", count=len(shown), nodes=len(nodes))
 
 

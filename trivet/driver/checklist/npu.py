@@ -164,6 +164,12 @@ def driver_of_another_kernel(facts: HostFacts, need: Need) -> Judgement:
     if not facts.driver_releases or facts.kernel is None:
         return unread("the kernels that the driver was built for")
     releases = ", ".join(facts.driver_releases)
+    if facts.kernel in facts.driver_releases and facts.has_kernel_headers is False:
+        return note(
+            "the driver was built for Linux {kernel}, whose headers are not here to build it again",
+            "sudo apt install linux-headers-{kernel}, or sudo dnf install kernel-devel-{kernel}  # for DKMS",
+            kernel=facts.kernel,
+        )
     if facts.kernel in facts.driver_releases:
         return passed("the driver was built for Linux {kernel}", kernel=facts.kernel)
     return warning(
@@ -181,6 +187,13 @@ def npu_without_driver(facts: HostFacts, need: Need) -> Judgement:
     if facts.device_nodes is None:
         return unread("/dev")
     missing = _missing(facts)
+    fake = [node.path for node in facts.device_nodes if node.is_character is False]
+    if fake:
+        return failed(
+            "{paths} are no devices: a mount of something that was not there makes a folder or a file",
+            "docker run --device {path}  # instead of -v; on the host, rm it and load the driver again",
+            paths=", ".join(fake), path=fake[0],
+        )  # fmt: skip
     if not missing:
         count = len(_numbered(facts))
         return passed("{count} NPUs and {control} control nodes in /dev", count=count, control=len(CONTROL_NODES))
