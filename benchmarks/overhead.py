@@ -60,9 +60,9 @@ class TimedPlan:
         self.num_steps += 1
         return logits
 
-    def choose(self, logits: Array, rows: Sequence[Any]) -> list[Any]:
+    def choose(self, logits: Array, *rows: Sequence[Any]) -> Any:
         start = time.perf_counter()
-        chosen = self._plan.sampler.choose(logits, rows)
+        chosen = self._plan.sampler.choose(logits, *rows)
         self.choose_s += time.perf_counter() - start
         return chosen
 

@@ -76,6 +76,9 @@ class Draw:
         seed: int,  # 0 to 2⁶⁴ - 1, as `choice`
         choice: int,
     ) -> None: ...
+    @property
+    def reads_tokens(self) -> bool:
+        """Does it ask which tokens came before, and not only how many?"""
 
 class Sampler:
     """From rows of logits to tokens, the rows shared out to a team."""
@@ -85,12 +88,18 @@ class Sampler:
     @property
     def vocab_size(self) -> int: ...
     def choose(
-        self, logits: npt.NDArray[np.float32], rows: Sequence[tuple[Draw, int, int]]
-    ) -> list[tuple[int, float | None, list[tuple[int, float]]] | None]:
-        """(token, its log probability, the likeliest with theirs) for each row of `logits` [rows, vocab_size].
+        self,
+        logits: npt.NDArray[np.float32],
+        draws: Sequence[Draw],
+        num_tokens: Sequence[int],
+        histories: Sequence[tuple[int, int]],
+    ) -> tuple[npt.NDArray[np.int32], list[tuple[int, float, list[tuple[int, float]]]], list[int]]:
+        """A token for each row of `logits` [rows, vocab_size], chosen by its draw after so many tokens.
 
-        A row is (draw, address of the int32 tokens before it, how many). None for a row that has NaN or +inf, or
-        nothing finite. Logits are changed and changed back. Raises ValueError for logits of another shape.
+        `histories` are (row, address of the int32 tokens before it), of those whose draw `reads_tokens` at least.
+        Also (row, log probability of the token, the likeliest with theirs) of each row whose draw asks, and the rows
+        that have NaN or +inf, or nothing finite: what stands for their token means nothing. Logits are changed and
+        changed back. Raises ValueError for rows that do not match, or a history that is wanted and missing.
         """
 
 def uniform(seed: int, choice: int, position: int) -> float:

@@ -11,6 +11,7 @@
 #include <malloc.h>
 #endif
 
+#include <memory>
 #include <stdexcept>
 #include <tuple>
 
@@ -50,38 +51,52 @@ static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, 
 }
 
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
-using RowTuple = std::tuple<const tv::Draw*, uintptr_t, int64_t>;
-using ChoiceTuple = std::tuple<int32_t, std::optional<double>, std::vector<std::pair<int32_t, double>>>;
+using Tokens = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>;
+using Histories = std::vector<std::pair<int64_t, uintptr_t>>;
+using Logprobs = std::vector<std::tuple<int64_t, double, std::vector<std::pair<int32_t, double>>>>;
 
-static std::vector<std::optional<ChoiceTuple>> choose(tv::Sampler& sampler, const Logits& logits,
-                                                      const std::vector<RowTuple>& asked) {
-    if (logits.shape(0) != asked.size() || static_cast<int64_t>(logits.shape(1)) != sampler.vocab_size()) {
+static std::tuple<Tokens, Logprobs, std::vector<int64_t>> choose(tv::Sampler& sampler, const Logits& logits,
+                                                                 const std::vector<const tv::Draw*>& draws,
+                                                                 const std::vector<int64_t>& num_tokens,
+                                                                 const Histories& histories) {
+    const size_t num_rows = draws.size();
+    if (logits.shape(0) != num_rows || static_cast<int64_t>(logits.shape(1)) != sampler.vocab_size()) {
         throw std::invalid_argument("choose: logits are [" + std::to_string(logits.shape(0)) + ", " +
-                                    std::to_string(logits.shape(1)) + "], wanted [" + std::to_string(asked.size()) +
-                                    ", " + std::to_string(sampler.vocab_size()) + "]");
+                                    std::to_string(logits.shape(1)) + "], wanted [" + std::to_string(num_rows) + ", " +
+                                    std::to_string(sampler.vocab_size()) + "]");
     }
     if (logits.stride(1) != 1) throw std::invalid_argument("choose: the logits of a row are not side by side");
-    std::vector<tv::Row> rows;
-    for (const auto& [draw, tokens, num_tokens] : asked) {
-        rows.push_back({draw, reinterpret_cast<const int32_t*>(tokens), num_tokens});
+    if (num_tokens.size() != num_rows) {
+        throw std::invalid_argument("choose: num_tokens has " + std::to_string(num_tokens.size()) + " rows, draws " +
+                                    std::to_string(num_rows));
+    }
+    std::vector<tv::Row> rows(num_rows);
+    for (size_t i = 0; i < num_rows; ++i) rows[i] = {draws[i], nullptr, num_tokens[i]};
+    for (const auto& [row, address] : histories) rows.at(row).tokens = reinterpret_cast<const int32_t*>(address);
+    for (size_t i = 0; i < num_rows; ++i) {
+        if (rows[i].draw->reads_tokens() && rows[i].num_tokens > 0 && rows[i].tokens == nullptr) {
+            throw std::invalid_argument("choose: row " + std::to_string(i) + " has penalties, and no history is given");
+        }
     }
     std::vector<tv::Choice> choices;
     {
         const nb::gil_scoped_release release;
         sampler.choose(logits.data(), logits.stride(0), rows, choices);
     }
-    std::vector<std::optional<ChoiceTuple>> found;
-    for (size_t i = 0; i < choices.size(); ++i) {
-        tv::Choice& choice = choices[i];
-        if (!choice.token) {
-            found.emplace_back();
-            continue;
+    auto tokens = std::make_unique<int32_t[]>(num_rows);
+    Logprobs logprobs;
+    std::vector<int64_t> unfit;
+    for (size_t i = 0; i < num_rows; ++i) {
+        tokens[i] = choices[i].token.value_or(0);
+        if (!choices[i].token) {
+            unfit.push_back(static_cast<int64_t>(i));
+        } else if (rows[i].draw->num_logprobs) {
+            logprobs.emplace_back(i, choices[i].logprob, std::move(choices[i].likeliest));
         }
-        const bool has_logprob = rows[i].draw->num_logprobs.has_value();
-        found.emplace_back(std::in_place, *choice.token, has_logprob ? std::optional(choice.logprob) : std::nullopt,
-                           std::move(choice.likeliest));
     }
-    return found;
+    int32_t* const made = tokens.release();
+    const nb::capsule owner(made, [](void* memory) noexcept { delete[] static_cast<int32_t*>(memory); });
+    return {Tokens(made, {num_rows}, owner), std::move(logprobs), std::move(unfit)};
 }
 
 NB_MODULE(_native, module) {
@@ -114,7 +129,8 @@ NB_MODULE(_native, module) {
              },
              nb::kw_only(), "temperature"_a, "top_k"_a.none(), "top_p"_a, "min_p"_a, "repetition_penalty"_a,
              "presence_penalty"_a, "frequency_penalty"_a, "logit_bias"_a, "stop_ids"_a, "min_tokens"_a,
-             "num_prompt"_a, "num_logprobs"_a.none(), "seed"_a, "choice"_a);
+             "num_prompt"_a, "num_logprobs"_a.none(), "seed"_a, "choice"_a)
+        .def_prop_ro("reads_tokens", &tv::Draw::reads_tokens);
 
     nb::class_<tv::Sampler>(module, "Sampler")
         .def("__init__",
@@ -123,7 +139,7 @@ NB_MODULE(_native, module) {
              },
              "team"_a, "vocab_size"_a, "target"_a = nb::none(), nb::keep_alive<1, 2>())
         .def_prop_ro("vocab_size", &tv::Sampler::vocab_size)
-        .def("choose", choose, "logits"_a, "rows"_a);
+        .def("choose", choose, "logits"_a, "draws"_a, "num_tokens"_a, "histories"_a);
 
     module.def("uniform", tv::uniform, "seed"_a, "choice"_a, "position"_a);
     module.def("targets", [] {

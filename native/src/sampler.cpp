@@ -177,8 +177,8 @@ struct Sampler::Desk {
     // Repetition over prompt and output, as in Keskar et al. (arXiv:1909.05858); presence and frequency over output.
     void penalise(float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
+        if (!draw.reads_tokens()) return;
         const bool repeats = draw.repetition_penalty != 1;
-        if (!repeats && draw.presence_penalty == 0 && draw.frequency_penalty == 0) return;
         uses.resize(size);
         constexpr int32_t is_seen = 1, once = 2;
         const int64_t first = repeats ? 0 : draw.num_prompt;

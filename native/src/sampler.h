@@ -30,12 +30,17 @@ struct Draw {
     std::optional<int64_t> num_logprobs;  // log probabilities of the token and of so many of the likeliest
     uint64_t seed = 0;
     uint64_t choice = 0;
+
+    // Does it ask which tokens came before, and not only how many?
+    bool reads_tokens() const {
+        return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+    }
 };
 
 // A row: its draw, and all tokens before the one that is chosen.
 struct Row {
     const Draw* draw;
-    const int32_t* tokens;
+    const int32_t* tokens;  // may be null where the draw does not read them
     int64_t num_tokens;
 };
 

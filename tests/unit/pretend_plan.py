@@ -10,10 +10,11 @@ from zlib import crc32
 
 import numpy as np
 
+from tests.unit.sampler_reference import Choice
 from trivet._native import Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.engine.params import SamplingParams
-from trivet.framework.engine.sampler import Choice, to_choice, to_draw
+from trivet.framework.engine.sampler import TokenLogprob, to_draw
 from trivet.framework.graph.plan import Batch, Limits
 
 
@@ -31,8 +32,14 @@ def chosen(
     """What the sampler takes from one row [vocab] after `tokens`."""
     before = array("i", tokens)
     draw = to_draw(params, num_prompt, seed, choice, stop_ids)
-    (found,) = sampler_of(len(row)).choose(np.array(row, np.float32)[None], [(draw, *before.buffer_info())])
-    return to_choice(found)
+    history = [(0, before.buffer_info()[0])]
+    logits = np.array(row, np.float32)[None]
+    ids, logprobs, unfit = sampler_of(len(row)).choose(logits, [draw], [len(before)], history)
+    if unfit:
+        return None
+    (token_id,) = ids.tolist()
+    (logprob,) = (TokenLogprob(token_id, each, tuple(top)) for _, each, top in logprobs) if logprobs else (None,)
+    return Choice(token_id, logprob)
 
 
 @cache
@@ -64,7 +71,7 @@ class PretendPlan:
         self._logits = np.zeros((limits.max_rows, vocab_size), np.float32)
 
     def run(self, batch: Batch) -> Array:
-        self.batches.append(batch)
+        self.batches.append(Batch(**{name: array.copy() for name, array in vars(batch).items()}))  # theirs will change
         if self.fail_at == len(self.batches):
             raise RuntimeError("the device is gone")
         self._check(batch)

@@ -9,7 +9,12 @@ import numpy as np
 
 from trivet.base.dtypes import Array
 from trivet.framework.engine.params import SamplingParams
-from trivet.framework.engine.sampler import Choice, TokenLogprob
+from trivet.framework.engine.sampler import TokenLogprob
+
+
+class Choice(NamedTuple):
+    token_id: int
+    logprob: TokenLogprob | None
 
 
 class Draw(NamedTuple):

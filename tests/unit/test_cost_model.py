@@ -9,6 +9,7 @@ from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.cost_model import CostModel, Rates, Work, calibrated, guessed, rates_of, work_of
+from trivet.framework.engine.decodes import Decodes
 from trivet.framework.graph.cost import StepCost, flops, step_cost, streamed_bytes
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph
@@ -36,7 +37,7 @@ def test_the_coefficients_give_what_the_contracts_give_for_every_batch(graph, dr
         sequence.num_computed = past
         sequence.slots.append(0)
         chunks.append(Chunk(sequence, min(count, length)))
-    batch, work, cost = to_batch(chunks), work_of(chunks), step_cost(graph)
+    batch, work, cost = to_batch(Decodes(len(chunks), 1000), chunks), work_of(chunks), step_cost(graph)
 
     assert streamed_bytes(graph, batch) == cost.body_bytes + cost.head_bytes + cost.context_bytes * work.context
     assert flops(graph, batch) == (
@@ -137,7 +138,7 @@ def test_calibration_finds_a_machine_from_four_steps(graph):
 def test_a_budget_is_kept_to_and_the_first_prefill_gets_a_block(drawn, target_s, lengths, num_decodes):
     model = CostModel(COST, drawn)
     decodes = [Chunk(waiting(order, 1), 1) for order in range(num_decodes)]
-    step = Budget(512, model, target_s).begin(decodes)
+    step = Budget(512, model, target_s).begin(work_of(decodes))
     chunks = list(decodes)
     for order, length in enumerate(lengths, num_decodes):
         sequence = waiting(order, length)

@@ -35,7 +35,7 @@ def test_greedy_takes_the_largest_and_of_equals_the_lowest_id():
 def test_a_step_that_ends_no_prompt_asks_for_no_token_however_its_logits_lie():
     no_rows = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (0, 8), (0, 0))  # as PyTorch's are
 
-    assert [] == choose(Sampler(Team([None]), 8, targets()[0]), no_rows, [])
+    assert [] == choose(Sampler(Team([None]), 8, targets()[0]), no_rows, []).tokens.tolist()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -67,13 +67,17 @@ def test_a_row_has_the_same_answer_alone_and_in_any_batch_on_any_target_and_stay
                             repetition_penalty=1 + i / 8, presence_penalty=i % 2, min_p=i / 100)
              for i in range(7)]  # fmt: skip
     draws = [to_draw(params, 10, i, 0, EOS) for i, params in enumerate(asked)]
-    places = [(draw, *each.buffer_info()) for draw, each in zip(draws, tokens, strict=True)]
+    addresses = [each.buffer_info()[0] for each in tokens]
     alone = Sampler(Team([None]), 1009, "scalar")
-    expected = [alone.choose(logits[i : i + 1].copy(), [place])[0] for i, place in enumerate(places)]
-    together = Sampler(Team([None] * num_threads), 1009, target).choose(logits, places)
+    expected = [alone.choose(logits[i : i + 1].copy(), [draw], [30], [(0, addresses[i])])
+                for i, draw in enumerate(draws)]  # fmt: skip
+    together = Sampler(Team([None] * num_threads), 1009, target).choose(
+        logits, draws, [30] * 7, [*enumerate(addresses)]
+    )
 
-    assert expected == together
-    assert [3] == [i for i, found in enumerate(together) if found is None]
+    assert [int(each[0][0]) for each in expected] == together[0].tolist()
+    assert [(i, *logprob[1:]) for i, each in enumerate(expected) for logprob in each[1]] == together[1]
+    assert [3] == [i for i, each in enumerate(expected) if each[2]] == together[2]
     assert before.tobytes() == logits.tobytes()
 
 
@@ -84,13 +88,11 @@ def test_a_whole_vocabulary_has_the_same_answers_on_any_target_also_where_logits
     row[0, ::17] = -np.inf
     asked = [(SamplingParams(top_p=top_p, min_p=min_p, temperature=temperature), seed) for seed in range(5)
              for top_p in (1e-9, 0.5, 0.97, 1 - 1e-12) for min_p in (0, 0.02) for temperature in (0.6, 2)]  # fmt: skip
-    before = array("i", [1])
     draws = [to_draw(params, 1, seed, 0, EOS) for params, seed in asked]
     slow, fast = Sampler(Team([None]), 3001, "scalar"), Sampler(Team([None]), 3001, target)
 
     for draw in draws:
-        place = [(draw, *before.buffer_info())]
-        assert slow.choose(row, place) == fast.choose(row, place)
+        assert slow.choose(row, [draw], [1], [])[0].tolist() == fast.choose(row, [draw], [1], [])[0].tolist()
 
 
 def test_masked_logits_are_never_drawn():
@@ -239,6 +241,12 @@ def test_logits_of_another_shape_are_refused():
     sampler = Sampler(Team([None]), 8)
     draw = to_draw(GREEDY, 1, 0, 0, EOS)
     with pytest.raises(ValueError, match=r"logits are \[1, 9\], wanted \[1, 8\]"):
-        sampler.choose(np.zeros((1, 9), np.float32), [(draw, *array("i", [1]).buffer_info())])
+        sampler.choose(np.zeros((1, 9), np.float32), [draw], [1], [])
     with pytest.raises(ValueError, match="not side by side"):
-        sampler.choose(np.zeros((1, 16), np.float32)[:, ::2], [(draw, *array("i", [1]).buffer_info())])
+        sampler.choose(np.zeros((1, 16), np.float32)[:, ::2], [draw], [1], [])
+
+
+def test_a_penalty_without_the_tokens_it_counts_is_refused():
+    draw = to_draw(SamplingParams(presence_penalty=1), 1, 0, 0, EOS)
+    with pytest.raises(ValueError, match="row 0 has penalties, and no history is given"):
+        Sampler(Team([None]), 8).choose(np.zeros((1, 8), np.float32), [draw], [1], [])

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from trivet.framework.engine.budget import Budget
@@ -9,7 +10,7 @@ from trivet.framework.memory.slots import SlotPool
 
 
 def sequence(order, num_tokens):
-    request = Request(f"r{order}", (1,) * num_tokens, SamplingParams(), seed=0)
+    request = Request(f"r{order}", (order + 2,) * num_tokens, SamplingParams(), seed=0)
     draw = to_draw(request.params, num_tokens, seed=0, choice=0, stop_ids=())
     return Sequence(request, 0, order, 1000, frozenset(), draw, None, 0.0)
 
@@ -20,13 +21,11 @@ def scheduler(num_slots=100, slot_tokens=4, max_step_tokens=32, max_running=8):
 
 def run(line):
     """One step on a plan that computes nothing; what ran, as {order: tokens}."""
-    chunks = line.schedule()
-    for chunk in chunks:
-        chunk.sequence.num_computed += chunk.num_tokens
-        if chunk.sequence.num_pending == 0:
-            chunk.sequence.tokens.append(1)
+    step = line.schedule()
+    due = line.computed(step)
+    line.chose(due, np.ones(len(due), np.int32))
     line.check()
-    return {chunk.sequence.order: chunk.num_tokens for chunk in chunks}
+    return {each.order: 1 for each in step.decodes} | {each.order: num_tokens for each, num_tokens in step.prefills}
 
 
 def test_decodes_run_first_and_prefill_takes_what_is_left_by_arrival():
@@ -95,7 +94,7 @@ def test_no_more_sequences_run_than_a_step_has_places(max_step_tokens, max_runni
 
 
 def test_an_empty_line_schedules_nothing():
-    assert [] == scheduler().schedule()
+    assert scheduler().schedule().is_empty
 
 
 def test_the_check_finds_a_line_out_of_order():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Chunks
 from dataclasses import dataclass
 
-from trivet.framework.engine.chunk import Chunk
-from trivet.framework.engine.cost_model import CostModel, Work, work_of
+from trivet.framework.engine.cost_model import CostModel, Work
 from trivet.framework.engine.sequence import Sequence
 from trivet.operators.kv_layout import BLOCK_TOKENS
 
@@ -19,8 +17,8 @@ class Budget:
     costs: CostModel | None = None
     target_s: float | None = None
 
-    def begin(self, decodes: Chunks[Chunk]) -> StepBudget:
-        """What is left for prefill in a step that has `decodes`, which run whatever they take."""
+    def begin(self, decodes: Work) -> StepBudget:
+        """What is left for prefill in a step that has these decodes, which run whatever they take."""
         return StepBudget(self, decodes)
 
 
@@ -31,12 +29,11 @@ class StepBudget:
     come to an end too.
     """
 
-    def __init__(self, budget: Budget, decodes: Chunks[Chunk]) -> None:
-        self._left = budget.max_tokens - len(decodes)
-        # Without a target nothing is predicted here: the work is not added up for nothing.
+    def __init__(self, budget: Budget, decodes: Work) -> None:
+        self._left = budget.max_tokens - decodes.num_tokens
         self._target_s = budget.target_s
         self._costs = budget.costs if budget.target_s is not None else None
-        self._work = Work() if self._costs is None else work_of(decodes)
+        self._work = decodes
         self._has_prefill = False
 
     @property

@@ -41,8 +41,9 @@ class Work(NamedTuple):
         return Work(self.num_tokens + num_tokens, self.num_rows + num_rows, self.context + end, self.attended + pairs)
 
 
-def work_of(chunks: Iterable[Chunk]) -> Work:
-    num_tokens = num_rows = context = attended = 0
+def work_of(chunks: Iterable[Chunk], beside: Work = Work()) -> Work:  # noqa: B008, it is frozen
+    """What a step does that computes these chunks beside other work."""
+    num_tokens, num_rows, context, attended = beside
     for sequence, count in chunks:
         position = sequence.num_computed
         num_tokens += count

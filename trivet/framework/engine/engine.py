@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, repeat
 
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
-from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.cost_model import CostModel, work_of
 from trivet.framework.engine.kv_counts import KvCounts
+from trivet.framework.engine.lanes import Lanes
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
 from trivet.framework.engine.prefixes import Prefixes
-from trivet.framework.engine.sampler import Choice, TokenLogprob, choose, to_draw
+from trivet.framework.engine.sampler import TokenLogprob, choose, to_draw
 from trivet.framework.engine.scheduler import Scheduler
 from trivet.framework.engine.sequence import FinishReason, Request, Sequence
 from trivet.framework.engine.targets import Targets, refusal
@@ -194,20 +194,20 @@ class Engine:
         start = self._clock()
         deltas = self._end_overdue(start)
         num_preemptions = self._scheduler.num_preemptions
-        chunks = self._scheduler.schedule()
-        if not chunks:
+        step = self._scheduler.schedule()
+        if step.is_empty:
             self._settle()
             if not deltas:
                 self._prefixes.wait()
             return deltas
-        for sequence, _ in chunks:
+        for sequence, _ in step.prefills:
             if sequence.scheduled_s is None:
                 sequence.scheduled_s = start
-        work = None if self._costs is None else work_of(chunks)
+        work = None if self._costs is None else work_of(step.prefills, self._scheduler.decodes.work())
         known = self._known_costs
         predicted_s = None if known is None or work is None else known.predict(work)
         try:
-            self._compute(chunks, deltas)
+            self._compute(step, deltas)
         except Exception:
             _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
             deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
@@ -215,11 +215,10 @@ class Engine:
         seconds = self._clock() - start
         if self._costs is not None and work is not None and seconds > 0:
             self._costs.learn(work, seconds)
-        num_tokens = sum(chunk.num_tokens for chunk in chunks)
-        self._prefixes.took(num_tokens, seconds)
+        self._prefixes.took(step.num_tokens, seconds)
         self._observer.step(
             Step(
-                num_tokens=num_tokens,
+                num_tokens=step.num_tokens,
                 num_preemptions=self._scheduler.num_preemptions - num_preemptions,
                 seconds=seconds,
                 predicted_s=predicted_s,
@@ -277,43 +276,53 @@ class Engine:
             return None if timeout_s is None else sequence.arrival_s + timeout_s
         return None
 
-    def _compute(self, chunks: list[Chunk], deltas: list[Delta]) -> None:
-        logits = self._plan.run(to_batch(chunks))
-        due = []  # in the order of the rows
-        for sequence, num_tokens in chunks:
-            sequence.num_computed += num_tokens
-            self._prefixes.computed(sequence)
-            if sequence.num_pending == 0:
-                due.append(sequence)
-        for sequence, choice in zip(due, choose(self._plan.sampler, logits, due), strict=True):
-            deltas.append(self._take(sequence, choice))
+    def _compute(self, step: Lanes, deltas: list[Delta]) -> None:
+        logits = self._plan.run(to_batch(self._scheduler.decodes, step.prefills))
+        due = self._scheduler.computed(step)
+        chosen = choose(self._plan.sampler, logits, due)
+        self._scheduler.chose(due, chosen.tokens)
+        self._time_tokens(due)
+        # None for those that chose nothing. What follows is done for every token that is served: it is kept short.
+        token_ids: list[int | None] = chosen.tokens.tolist()
+        for row in chosen.unfit:
+            token_ids[row] = None
+        logprobs = [chosen.logprobs.get(row) for row in range(len(due))] if chosen.logprobs else repeat(None)
+        deltas += map(self._take, due, token_ids, logprobs)
 
-    def _take(self, sequence: Sequence, choice: Choice | None) -> Delta:
-        """Append the chosen token and find out whether it was the last."""
-        if choice is None:
-            _log.error("event=logits_not_finite request=%s", sequence.request.request_id)
-            return self._finish(sequence, "error")
-        params = sequence.request.params
-        sequence.tokens.append(choice.token_id)
-        self._time_token(sequence)
+    def _take(self, sequence: Sequence, token_id: int | None, logprob: TokenLogprob | None) -> Delta:
+        """Find out whether the token that was chosen is the last, and what text it adds."""
+        if token_id is None:
+            return self._take_nothing(sequence)
         text, stop = "", None
+        logprobs = None if logprob is None else (logprob,)
+        output, length = sequence.text, len(sequence.tokens)
         reason: FinishReason | None = None
-        if choice.token_id in sequence.stop_ids:
+        if token_id in sequence.stop_ids:
             reason = "stop"
-        elif sequence.text is not None:
-            text, stop = sequence.text.push(choice.token_id, may_stop=sequence.num_generated > params.min_tokens)
-        if reason is None and stop is None and len(sequence.tokens) >= sequence.max_length:
+        elif output is not None:
+            text, stop = output.push(token_id, length - sequence.num_prompt > sequence.request.params.min_tokens)
+        if reason is None and stop is None:
+            if length < sequence.max_length:
+                num_prompt = sequence.num_prompt
+                return Delta(
+                    sequence.request.request_id, sequence.index, (token_id,), text, logprobs, None, None,
+                    num_prompt, length - num_prompt,
+                )  # fmt: skip
             reason = "length"
-        if reason is not None and sequence.text is not None:
-            rest, stop = sequence.text.finish()
+        if reason is not None and output is not None:
+            rest, stop = output.finish()
             text += rest
         if stop is not None:
             reason = "stop"
-        logprobs = None if choice.logprob is None else (choice.logprob,)
-        if reason is None:
-            return _delta(sequence, (choice.token_id,), text, logprobs)
-        stop_reason = choice.token_id if choice.token_id in sequence.stop_ids else stop
-        return self._finish(sequence, reason, (choice.token_id,), text, logprobs, stop_reason)
+        assert reason is not None
+        stop_reason = token_id if token_id in sequence.stop_ids else stop
+        return self._finish(sequence, reason, (token_id,), text, logprobs, stop_reason)
+
+    def _take_nothing(self, sequence: Sequence) -> Delta:
+        """No token could be chosen: what stands in for it goes."""
+        _log.error("event=logits_not_finite request=%s", sequence.request.request_id)
+        sequence.tokens.pop()
+        return self._finish(sequence, "error")
 
     def _finish(
         self,
@@ -334,16 +343,22 @@ class Engine:
         if sequence.scheduled_s is not None:
             self._stay.note(now - sequence.scheduled_s)
         self._observer.finish(_finish_record(sequence, reason, now))
-        return _delta(sequence, token_ids, text, logprobs, reason, stop_reason)
+        return Delta(
+            request_id, sequence.index, token_ids, text, logprobs, reason, stop_reason,
+            sequence.num_prompt, sequence.num_generated,
+        )  # fmt: skip
 
-    def _time_token(self, sequence: Sequence) -> None:
+    def _time_tokens(self, sequences: list[Sequence]) -> None:
         now = self._clock()
-        if sequence.last_token_s is None:
-            sequence.first_token_s = now
-            self._observer.first_token(now - sequence.arrival_s, sequence.num_prompt)
-        else:
-            self._observer.token(now - sequence.last_token_s)
-        sequence.last_token_s = now
+        gaps_s = []
+        for sequence in sequences:
+            if sequence.last_token_s is None:
+                sequence.first_token_s = now
+                self._observer.first_token(now - sequence.arrival_s, sequence.num_prompt)
+            else:
+                gaps_s.append(now - sequence.last_token_s)
+            sequence.last_token_s = now
+        self._observer.tokens(gaps_s)
 
     def _settle(self) -> None:
         self._report_load()
@@ -360,22 +375,6 @@ class Engine:
             return RequestError(message, "shorten the prompt, or raise --max-context", "prompt")
         message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self._max_length} is too small"
         return RequestError(message, "shorten the prompt, or raise --kv-memory", "prompt")
-
-
-def _delta(
-    sequence: Sequence,
-    token_ids: tuple[int, ...],
-    text: str,
-    logprobs: tuple[TokenLogprob, ...] | None,
-    finish_reason: FinishReason | None = None,
-    stop_reason: int | str | None = None,
-) -> Delta:
-    num_prompt = sequence.num_prompt
-    num_generated = len(sequence.tokens) - num_prompt
-    return Delta(
-        sequence.request.request_id, sequence.index, token_ids, text, logprobs, finish_reason, stop_reason,
-        num_prompt, num_generated,
-    )  # fmt: skip
 
 
 def _finish_record(sequence: Sequence, reason: FinishReason, now: float) -> Finish:

@@ -7,8 +7,11 @@ A sequence counts as a request here, as it does there: a request with n = 3 is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from trivet.framework.engine.gap_histogram import GapHistogram
 from trivet.framework.engine.observer import Finish, Load, Step
 from trivet.framework.engine.sequence import FinishReason
 from trivet.framework.engine.targets import RefusalReason
@@ -60,7 +63,10 @@ class EngineMetrics:
         self._finished = {reason: success.labels(*labels, reason) for reason in _REASONS}
         self._first_token_s = histogram(
             "time_to_first_token_seconds", "Arrival to first token", _FIRST_TOKEN_S + _FINE)  # fmt: skip
-        self._token_gap_s = histogram("inter_token_latency_seconds", "Between two tokens", _TOKEN_GAP_S + _FINE)
+        self._token_gaps_s = GapHistogram(
+            "vllm:inter_token_latency_seconds", "Between two tokens", _LABELS, labels,
+            sorted({*_TOKEN_GAP_S, *_FINE}))  # fmt: skip
+        self.registry.register(self._token_gaps_s)
         self._total_s = histogram("e2e_request_latency_seconds", "Arrival to last token", _REQUEST_S)
         self._queue_s = histogram("request_queue_time_seconds", "Arrival to first step", _REQUEST_S)
         self._prefill_s = histogram("request_prefill_time_seconds", "First step to first token", _REQUEST_S)
@@ -96,9 +102,10 @@ class EngineMetrics:
         self._prompt_tokens.inc(num_prompt_tokens)
         self._generation_tokens.inc()
 
-    def token(self, seconds: float) -> None:
-        self._token_gap_s.observe(seconds)
-        self._generation_tokens.inc()
+    def tokens(self, gaps_s: Sequence[float]) -> None:
+        if gaps_s:
+            self._token_gaps_s.observe(gaps_s)
+        self._generation_tokens.inc(len(gaps_s))
 
     def refused(self, reason: RefusalReason) -> None:
         self._refused[reason].inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,8 +49,8 @@ class Observer(Protocol):
         """A sequence's first token, `seconds` after it arrived."""
         ...
 
-    def token(self, seconds: float) -> None:
-        """A later token, `seconds` after the one before."""
+    def tokens(self, gaps_s: Sequence[float]) -> None:
+        """Later tokens, all those of a step, each so long after the one before."""
         ...
 
     def finish(self, finish: Finish) -> None: ...
@@ -71,7 +72,7 @@ class NullObserver:
     def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
         return
 
-    def token(self, seconds: float) -> None:
+    def tokens(self, gaps_s: Sequence[float]) -> None:
         return
 
     def finish(self, finish: Finish) -> None:

@@ -8,7 +8,10 @@ choice) at the token's position, so neither the batch, a preemption nor a restar
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Several
 from typing import NamedTuple
+
+import numpy as np
 
 from trivet._native import Draw, Sampler
 from trivet.base.dtypes import Array
@@ -24,9 +27,12 @@ class TokenLogprob(NamedTuple):
     top: tuple[tuple[int, float], ...]  # the likeliest (token, logprob), descending, ties by id
 
 
-class Choice(NamedTuple):
-    token_id: int
-    logprob: TokenLogprob | None
+class Choices(NamedTuple):
+    """What was chosen from rows of logits."""
+
+    tokens: Array  # int32 [rows]
+    logprobs: dict[int, TokenLogprob]  # by row, of those that asked
+    unfit: list[int]  # rows that gave none, having NaN, +inf or nothing finite; what `tokens` says of them is nothing
 
 
 def to_draw(params: SamplingParams, num_prompt: int, seed: int, choice: int, stop_ids: Iterable[int]) -> Draw:
@@ -49,18 +55,19 @@ def to_draw(params: SamplingParams, num_prompt: int, seed: int, choice: int, sto
     )
 
 
-def choose(sampler: Sampler, logits: Array, sequences: Iterable[Sequence]) -> list[Choice | None]:
-    """The next token of each sequence from its row of `logits` [rows, vocab] float32; None for a row that has NaN,
-    +inf or nothing finite. Ties go to the lowest id."""
-    rows = [(sequence.draw, *sequence.tokens.buffer_info()) for sequence in sequences]
-    if not rows:  # logits of no rows may have any strides, and PyTorch's have none
-        return []
-    return [to_choice(chosen) for chosen in sampler.choose(logits, rows)]
-
-
-def to_choice(chosen: tuple[int, float | None, list[tuple[int, float]]] | None) -> Choice | None:
-    """What the native sampler says of a row."""
-    if chosen is None:
-        return None
-    token_id, logprob, top = chosen
-    return Choice(token_id, None if logprob is None else TokenLogprob(token_id, logprob, tuple(top)))
+def choose(sampler: Sampler, logits: Array, sequences: Several[Sequence]) -> Choices:
+    """The next token of each sequence from its row of `logits` [rows, vocab] float32. Ties go to the lowest id."""
+    if not sequences:  # logits of no rows may have any strides, and PyTorch's have none
+        return Choices(np.zeros(0, np.int32), {}, [])
+    tokens, logprobs, unfit = sampler.choose(
+        logits,
+        [sequence.draw for sequence in sequences],
+        [len(sequence.tokens) for sequence in sequences],
+        [
+            (row, sequence.tokens.buffer_info()[0])
+            for row, sequence in enumerate(sequences)
+            if sequence.draw.reads_tokens
+        ],
+    )
+    told = {row: TokenLogprob(int(tokens[row]), logprob, tuple(top)) for row, logprob, top in logprobs}
+    return Choices(tokens, told, unfit)

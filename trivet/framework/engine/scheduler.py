@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from itertools import count, pairwise
 
+from trivet.base.dtypes import Array
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
+from trivet.framework.engine.decodes import Decodes
 from trivet.framework.engine.fair_queue import FairQueue
+from trivet.framework.engine.lanes import Lanes
 from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sequence import Sequence
 from trivet.framework.memory.slots import SlotPool
@@ -36,6 +39,7 @@ class Scheduler:
         self._budget = budget
         # No more sequences than tokens: every decode has its place in every step, and prefill a token at least.
         self.max_running = min(max_running, budget.max_tokens)
+        self.decodes = Decodes(self.max_running, pool.slot_tokens)  # of the running, those that lack one token
         self._places = count()
         self._held_up: Sequence | None = None  # whose turn it is, and who has to wait
 
@@ -45,27 +49,48 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Leave, finished or aborted; its slots are free at once."""
+        self.decodes.leave(sequence)
         if sequence.slots:
             self.running.remove(sequence)
             self._pool.release(sequence.slots)
         self.waiting.leave(sequence)
 
-    def schedule(self) -> list[Chunk]:
-        """The chunks of the next step; their slots are held from here on. Empty only when nobody runs, and nobody
-        waits or the next waits for its prefix."""
+    def schedule(self) -> Lanes:
+        """The next step; its slots are held from here on. Empty only when nobody runs, and nobody waits or the next
+        waits for its prefix."""
         self._make_room()
-        # `num_pending`, written out: it is asked of every runner in every step.
-        chunks = [Chunk(each, 1) for each in self.running if len(each.tokens) - each.num_computed == 1]
-        step = self._budget.begin(chunks)
-        if len(chunks) < len(self.running):
+        step = self._budget.begin(self.decodes.work())
+        prefills = []
+        if len(self.decodes) < len(self.running):
             for sequence in self.running:
-                if sequence.num_pending > 1 and (num_tokens := step.take(sequence)):
-                    chunks.append(Chunk(sequence, num_tokens))
+                if sequence.row is None and (num_tokens := step.take(sequence)):
+                    prefills.append(Chunk(sequence, num_tokens))
         while step.has_room and self._can_admit():
             sequence = self._admit()
             if num_tokens := step.take(sequence):
-                chunks.append(Chunk(sequence, num_tokens))
-        return chunks
+                prefills.append(Chunk(sequence, num_tokens))
+        return Lanes(self.decodes.sequences.copy(), prefills)
+
+    def computed(self, step: Lanes) -> list[Sequence]:
+        """The step that was scheduled has run. Those whose next token is due, in the order of its rows of logits."""
+        for sequence in self.decodes.computed():
+            self._prefixes.computed(sequence)
+        due = step.decodes.copy()
+        for sequence, num_tokens in step.prefills:
+            sequence.num_computed += num_tokens
+            self._prefixes.computed(sequence)
+            if sequence.num_pending == 0:
+                due.append(sequence)
+        return due
+
+    def chose(self, due: list[Sequence], tokens: Array) -> None:
+        """The next token of each that `computed` found due [int32, by row]: they decode from here on."""
+        num_decodes = len(self.decodes)
+        self.decodes.chose(tokens[:num_decodes])
+        for sequence, token_id in zip(due, tokens.tolist(), strict=True):
+            sequence.tokens.append(token_id)
+        for sequence in due[num_decodes:]:
+            self.decodes.join(sequence)
 
     def check(self) -> None:
         """The line is in order and cut in two, and every slot is free, cold or held by runners."""
@@ -74,31 +99,31 @@ class Scheduler:
         assert all(a < b for a, b in pairwise(places)), "the line is out of order"
         assert all(sequence.slots for sequence in self.running), "a running sequence holds no slots"
         assert not any(sequence.slots for sequence in self.waiting), "a waiting sequence holds slots"
+        self.decodes.check()
+        assert set(self.decodes.sequences) <= set(self.running), "one decodes that does not run"
         self._pool.check(sequence.slots for sequence in self.running)
 
     def _make_room(self) -> None:
-        """A slot for the next token of every runner that has filled its last, the oldest first."""
-        slot_tokens = self._pool.slot_tokens
-        position = 0
-        while position < len(self.running):
-            sequence = self.running[position]
-            position += 1
-            if sequence.num_computed < len(sequence.slots) * slot_tokens:
-                continue
+        """A slot for the next token of every runner that has filled its last, the oldest first.
+
+        Only decodes may lack one: the slots of a whole prompt were taken when its sequence was admitted.
+        """
+        for sequence in sorted(self.decodes.without_room(), key=_place):
             wanted = sequence.num_computed + 1
-            while not self._pool.fits(sequence.slots, wanted) and self._preempt_newest() is not sequence:
-                pass
+            while sequence.slots and not self._pool.fits(sequence.slots, wanted):
+                self._preempt_newest()
             if sequence.slots:
                 self._pool.grow(sequence.slots, wanted)
+                self.decodes.grew(sequence)
 
-    def _preempt_newest(self) -> Sequence:
+    def _preempt_newest(self) -> None:
         """Take the newest runner's slots back; what is not found again of its tokens it will compute again."""
         sequence = self.running.pop()
+        self.decodes.leave(sequence)
         self._pool.release(sequence.slots)
         sequence.num_computed = sequence.num_named = 0
         self.waiting.push_back(sequence)
         self.num_preemptions += 1
-        return sequence
 
     def _can_admit(self) -> bool:
         if len(self.running) >= self.max_running:
@@ -122,3 +147,8 @@ class Scheduler:
         self.running.append(sequence)
         self.num_admissions += 1
         return sequence
+
+
+def _place(sequence: Sequence) -> int:
+    assert sequence.place is not None, "a runner has a place in the line"
+    return sequence.place

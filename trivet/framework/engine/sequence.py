@@ -57,6 +57,7 @@ class Sequence:
     draw: Draw  # how its tokens are chosen
     text: TextOutput | None  # None without a tokenizer
     arrival_s: float
+    num_prompt: int = field(init=False)
     tokens: array[int] = field(init=False)
     slots: array[int] = field(default_factory=lambda: array("i"))
     num_computed: int = 0
@@ -64,20 +65,18 @@ class Sequence:
     chain: Chain | None = None  # the names of its full blocks, once somebody asked
     fetch: Fetch | None = None  # what it waits for, of its prefix
     place: int | None = None  # in the line of those whose turn has come; the newest steps back first
+    row: int | None = None  # among those that decode
     scheduled_s: float | None = None  # when it first ran
     first_token_s: float | None = None
     last_token_s: float | None = None
 
     def __post_init__(self) -> None:
         self.tokens = array("i", self.request.prompt)
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt)
+        self.num_prompt = len(self.tokens)
 
     @property
     def num_generated(self) -> int:
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_pending(self) -> int:

@@ -29,6 +29,7 @@ class TextOutput:
 
     def __init__(self, stream: TokenStream, stops: tuple[str, ...]) -> None:
         self._stream = stream
+        self._has_stops = bool(stops)
         self._matcher = StopMatcher(stops)
 
     def push(self, token_id: int, may_stop: bool) -> tuple[str, str | None]:
@@ -37,7 +38,7 @@ class TextOutput:
         While `may_stop` is false, text passes unexamined.
         """
         text = self._stream.push(token_id)
-        return self._matcher.push(text) if may_stop else (text, None)
+        return self._matcher.push(text) if may_stop and self._has_stops else (text, None)
 
     def finish(self) -> tuple[str, str | None]:
         """The rest of the text when no token follows, and the stop string that still ended it, or None."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trivet.framework.engine.budget import Budget
-from trivet.framework.engine.chunk import Chunk
-from trivet.framework.engine.cost_model import CostModel, Work, work_of
+from trivet.framework.engine.cost_model import CostModel, Work
 from trivet.framework.engine.scheduler import Scheduler
 
 _GAIN = 0.1  # of the newest sequence in the average
@@ -27,10 +26,9 @@ def first_token_wait_s(
 
     As though everyone who waits were served before it: with several tenants it may be sooner.
     """
-    pending = [sequence for sequence in scheduler.running if sequence.num_pending > 1]
+    pending = [sequence for sequence in scheduler.running if sequence.row is None]
     num_tokens: int = sum(sequence.num_pending for sequence in (*pending, *scheduler.waiting)) + num_new * num_prompt
-    work = work_of(Chunk(sequence, 1) for sequence in scheduler.running if sequence.num_pending == 1)
-    prefill_s = num_tokens * _seconds_per_token(work, budget, costs)
+    prefill_s = num_tokens * _seconds_per_token(scheduler.decodes.work(), budget, costs)
     num_without_place = len(scheduler.running) + len(scheduler.waiting) + num_new - scheduler.max_running
     place_s = max(0, num_without_place) * (stay.seconds or 0.0) / scheduler.max_running
     return max(prefill_s, place_s)

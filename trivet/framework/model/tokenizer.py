@@ -36,6 +36,7 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in added_tokens.items() if token.special)
         self.bos_id = self._bos_id(files)
         self.eos_ids = self._eos_ids(files)
+        self._whole_texts: dict[int, str | None] = {}  # filled as they are asked for
         self._adds_special = files.tokenizer_config.get("add_bos_token") is not False
         added = self._tokenizer.encode("", add_special_tokens=True).ids
         wants_bos = files.tokenizer_config.get("add_bos_token") is True
@@ -65,6 +66,15 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The token by itself, a part of a character shown as U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
+
+    def whole_text(self, token_id: int) -> str | None:
+        """The text of the token where its bytes are whole characters; None where they are parts of some."""
+        if token_id not in self._whole_texts:
+            try:
+                self._whole_texts[token_id] = self.token_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                self._whole_texts[token_id] = None
+        return self._whole_texts[token_id]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token stands for; none for an id that the tokenizer does not know."""
@@ -112,18 +122,24 @@ class TextStream:
         self._skipped = tokenizer.special_ids if skip_special else frozenset()
         self._drops_space = tokenizer.begins_with_space
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_within = False  # a character: its first bytes are held back
 
     def push(self, token_id: int) -> str:
         """The text that became certain with this token; often a word, sometimes nothing."""
         if token_id in self._skipped:
             return ""
-        return self._begun(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        text = None if self._is_within else self._tokenizer.whole_text(token_id)
+        if text is None:
+            text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+            self._is_within = self._decoder.getstate()[0] != b""
+        return self._begun(text) if self._drops_space else text
 
     def flush(self) -> str:
         """What was held back, at the end of the sequence: U+FFFD where a character stayed incomplete."""
         return self._begun(self._decoder.decode(b"", final=True))
 
     def _begun(self, text: str) -> str:
+        """`text`, if it is the first that is not empty, without the space that the tokenizer put before."""
         if not text or not self._drops_space:
             return text
         self._drops_space = False

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from trivet.framework.engine.budget import Budget
-from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.cost_model import CostModel, work_of
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.prefixes import Prefixes
@@ -107,28 +106,25 @@ class Simulation:
     def _step(self) -> None:
         scheduler = self._scheduler
         held_up, preempted = scheduler.num_held_up, scheduler.num_preemptions
-        chunks = scheduler.schedule()
+        step = scheduler.schedule()
         if scheduler.num_held_up > held_up and (first := scheduler.waiting.first()) is not None:
             self._stalled.add(first.order)
         if scheduler.num_preemptions > preempted:
             self._stalled.update(each.order for each in scheduler.waiting if each.place is not None)
-        seconds = self._costs.predict(work_of(chunks))
+        seconds = self._costs.predict(work_of(step.prefills, scheduler.decodes.work()))
         self._watch_pool(seconds)
-        started, self._now = self._now, self._now + seconds
+        for sequence, _ in step.prefills:
+            if sequence.scheduled_s is None:
+                sequence.scheduled_s = self._now
+                self._num_started += 1
+        self._now += seconds
         self._num_steps += 1
-        for chunk in chunks:
-            self._compute(chunk, started)
+        due = scheduler.computed(step)
+        scheduler.chose(due, np.array([_ANSWER + sequence.order for sequence in due], np.int32))
+        for sequence in due:
+            self._answered(sequence)
 
-    def _compute(self, chunk: Chunk, started: float) -> None:
-        sequence, num_tokens = chunk
-        if sequence.scheduled_s is None:
-            sequence.scheduled_s = started
-            self._num_started += 1
-        sequence.num_computed += num_tokens
-        self._prefixes.computed(sequence)
-        if sequence.num_pending:
-            return
-        sequence.tokens.append(_ANSWER + sequence.order)
+    def _answered(self, sequence: Sequence) -> None:
         self._num_tokens += 1
         if sequence.last_token_s is None:
             sequence.first_token_s = self._now
