@@ -152,3 +152,21 @@ def test_a_budget_is_kept_to_and_the_first_prefill_gets_a_block(drawn, target_s,
         assert model.predict(work_of(chunks)) <= max(
             target_s, model.predict(work_of(decodes).plus(0, min(lengths[0], 16)))
         )
+
+
+@given(rates, st.lists(st.integers(1, 400), min_size=1, max_size=8), st.integers(0, 8))
+def test_without_a_target_prefill_adds_at_most_eight_steps_of_one_decode_where_somebody_decodes(
+    drawn, lengths, num_decodes
+):
+    model = CostModel(COST, drawn)
+    decodes = Work(num_decodes, num_decodes, 50 * num_decodes, 50 * num_decodes)
+    step = Budget(512, model).begin(decodes)
+    taken = [Chunk(waiting(order, length), 0) for order, length in enumerate(lengths)]
+    taken = [Chunk(sequence, step.take(sequence)) for sequence, _ in taken]
+    counts = [num_tokens for _, num_tokens in taken]
+    added_s = model.predict(work_of((chunk for chunk in taken if chunk.num_tokens), decodes)) - model.predict(decodes)
+
+    if num_decodes == 0:
+        assert min(512, sum(lengths)) == sum(counts)
+    elif counts[0] > 16 or sum(counts) > counts[0]:
+        assert added_s <= 8 * model.predict(Work().plus(0, 1)) * (1 + 1e-9)

@@ -70,7 +70,8 @@ _SERVER_OPTIONS = (
     click.option("--served-name", help="What clients call the model  [default: the name of its path]"),
     click.option("--insecure", is_flag=True, help="Serve other machines without TRIVET_API_KEY set"),
     click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS",
-                 help="Milliseconds between two tokens that prefill may not push a step beyond  [default: no target]"),
+                 help="Milliseconds between two tokens that prefill may not push a step beyond  "
+                      "[default: what decodes take and eight steps of one]"),
     click.option("--target-ttft", type=click.FloatRange(0, min_open=True), metavar="MS",
                  help="Milliseconds to the first token; refuse with 429 what would wait longer  [default: no target]"),
     click.option("--max-waiting", type=click.IntRange(1), default=512, show_default=True,

@@ -39,6 +39,7 @@ def _seconds_per_token(decodes: Work, budget: Budget, costs: CostModel) -> float
     room = budget.max_tokens - decodes.num_tokens
     if room <= 0:
         return costs.predict(decodes)
-    if budget.target_s is not None:
-        room = max(1, costs.most_tokens(decodes, 0, room, budget.target_s))
+    limit_s = budget.limit_s(decodes)
+    if limit_s is not None:
+        room = max(1, costs.most_tokens(decodes, 0, room, limit_s))
     return costs.predict(decodes.plus(0, room)) / room
