@@ -23,7 +23,8 @@ check: $(VENV)/tested  ## Format, lint, types, layers, docs
 	$(BIN)/mypy
 	$(BIN)/pytest tests/unit/test_layers.py tests/unit/test_docs.py
 
-soak: $(VENV)/tested  ## The properties with thousands of examples (about an hour)
+soak: export SOAK_SECONDS ?= 3600
+soak: $(VENV)/tested  ## The properties with thousands of examples, and SOAK_SECONDS of serving under faults (two hours)
 	$(BIN)/pytest tests/properties --hypothesis-profile=soak
 
 bench: $(VENV)/tested  ## Measure this machine and the demo's model, and write the rows to benchmarks/results

@@ -36,7 +36,7 @@ class Served:
     num_preemptions: int
     num_steps: int
     duration_s: float
-    ttft_s: dict[str, float]  # "p50", "p90", "p99"
+    ttft_s: dict[str, float]  # "p50", "p90", "p99", "sd"
     itl_s: dict[str, float]
     goodput: float  # finished requests a second whose first token and mean gap met the targets
     tokens_per_s: float  # of answers
@@ -162,8 +162,8 @@ class Simulation:
             num_preemptions=self._scheduler.num_preemptions,
             num_steps=self._num_steps,
             duration_s=self._now,
-            ttft_s=_quantiles(self._ttft_s),
-            itl_s=_quantiles(self._itl_s),
+            ttft_s=_spread(self._ttft_s),
+            itl_s=_spread(self._itl_s),
             goodput=self._num_good / duration_s,
             tokens_per_s=self._num_tokens / duration_s,
             allocation_success=1 - len(self._stalled) / max(1, self._num_started),
@@ -179,8 +179,9 @@ def _tokens(arrival: Arrival, order: int) -> tuple[int, ...]:
     return shared + (_ANSWER + order,) * (arrival.num_prompt - len(shared))
 
 
-def _quantiles(seconds: array[float]) -> dict[str, float]:
+def _spread(seconds: array[float]) -> dict[str, float]:
     if not seconds:
-        return {"p50": 0.0, "p90": 0.0, "p99": 0.0}
-    found = np.quantile(np.frombuffer(seconds, np.float64), (0.5, 0.9, 0.99))
-    return dict(zip(("p50", "p90", "p99"), map(float, found), strict=True))
+        return {"p50": 0.0, "p90": 0.0, "p99": 0.0, "sd": 0.0}
+    all_s = np.frombuffer(seconds, np.float64)
+    found = np.quantile(all_s, (0.5, 0.9, 0.99))
+    return {**dict(zip(("p50", "p90", "p99"), map(float, found), strict=True)), "sd": float(all_s.std())}
