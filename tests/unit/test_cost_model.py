@@ -21,6 +21,7 @@ works = st.builds(
     st.integers(1, 4096), st.integers(0, 64), st.integers(0, 30_000),
 )  # fmt: skip
 costs = st.floats(1e-13, 1e-8)
+overlaps = st.booleans()
 rates = st.builds(Rates, st.floats(1e-6, 1e-2), st.floats(1e-7, 1e-4), costs, costs, costs, costs)
 
 
@@ -45,25 +46,25 @@ def test_the_coefficients_give_what_the_contracts_give_for_every_batch(graph, dr
     )
 
 
-@given(rates, works, st.integers(0, 5000), st.integers(1, 600))
-def test_more_work_is_never_predicted_to_take_less(drawn, work, position, num_tokens):
-    model = CostModel(COST, drawn)
+@given(rates, overlaps, works, st.integers(0, 5000), st.integers(1, 600))
+def test_more_work_is_never_predicted_to_take_less(drawn, overlaps, work, position, num_tokens):
+    model = CostModel(COST, drawn, overlaps=overlaps)
 
     assert model.predict(work) <= model.predict(work.plus(position, num_tokens))
 
 
-@given(rates, works, st.integers(0, 5000), st.integers(1, 600), st.floats(1e-4, 10))
-def test_most_tokens_is_the_last_that_fits(drawn, work, position, num_tokens, target_s):
-    model = CostModel(COST, drawn)
+@given(rates, overlaps, works, st.integers(0, 5000), st.integers(1, 600), st.floats(1e-4, 10))
+def test_most_tokens_is_the_last_that_fits(drawn, overlaps, work, position, num_tokens, target_s):
+    model = CostModel(COST, drawn, overlaps=overlaps)
     most = model.most_tokens(work, position, num_tokens, target_s)
 
     assert most == 0 or model.predict(work.plus(position, most)) <= target_s
     assert most == num_tokens or model.predict(work.plus(position, most + 1)) > target_s
 
 
-@given(rates, works, st.floats(1e-6, 100))
-def test_a_step_teaches_toward_what_it_took_and_keeps_every_rate_above_zero(drawn, work, seconds):
-    model = CostModel(COST, drawn)
+@given(rates, overlaps, works, st.floats(1e-6, 100))
+def test_a_step_teaches_toward_what_it_took_and_keeps_every_rate_above_zero(drawn, overlaps, work, seconds):
+    model = CostModel(COST, drawn, overlaps=overlaps)
     before = model.predict(work)
     model.learn(work, seconds)
     after = model.predict(work)
@@ -72,12 +73,13 @@ def test_a_step_teaches_toward_what_it_took_and_keeps_every_rate_above_zero(draw
     assert all(value > 0 for value in vars(drawn).values())
 
 
+@pytest.mark.parametrize("overlaps", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_it_learns_another_machine_from_its_steps_within_15_percent(seed):
+def test_it_learns_another_machine_from_its_steps_within_15_percent(seed, overlaps):
     draws = np.random.default_rng(seed)
-    machine = CostModel(COST, rates_of(12e9, 90e9, step_s=3e-4, row_s=3e-5))
+    machine = CostModel(COST, rates_of(12e9, 90e9, step_s=3e-4, row_s=3e-5), overlaps=overlaps)
     machine.rates.attention_flop *= 3
-    model = CostModel(COST, Rates())
+    model = CostModel(COST, Rates(), overlaps=overlaps)
     errors = []
     for _ in range(600):
         work = Work()
@@ -126,7 +128,7 @@ class ClockedPlan:
 
 
 def test_calibration_finds_a_machine_from_four_steps(graph):
-    machine = CostModel(step_cost(graph), Rates(2e-5, 1e-6, 3e-10, 7e-11, 2e-10, 9e-11))
+    machine = CostModel(step_cost(graph), Rates(2e-5, 1e-6, 3e-10, 7e-11, 2e-10, 9e-11), overlaps=False)
     plan = ClockedPlan(graph, machine)
     model = calibrated(plan, clock=lambda: plan.now)
     for past, num_tokens in ((0, 1), (0, 32), (1023, 1), (992, 32)):
@@ -170,3 +172,22 @@ def test_without_a_target_prefill_adds_at_most_eight_steps_of_one_decode_where_s
         assert min(512, sum(lengths)) == sum(counts)
     elif counts[0] > 16 or sum(counts) > counts[0]:
         assert added_s <= 8 * model.predict(Work().plus(0, 1)) * (1 + 1e-9)
+
+
+def test_without_overlap_a_step_takes_as_long_as_its_bytes_and_its_arithmetic():
+    one, other = (CostModel(COST, rates_of(10e9, 100e9, 0, 0), overlaps=each) for each in (True, False))
+    bytes_s = (200e6 + 50e6 + 20_000 * 5) / 10e9
+    flops_s = (4 * 2e8 + 5e7 + 70_000 * 14) / 100e9
+    work = Work(num_tokens=4, num_rows=1, context=5, attended=14)
+
+    assert pytest.approx(bytes_s + flops_s) == other.predict(work)
+    assert pytest.approx(bytes_s) == one.predict(work)  # in each of its parts they are the longer
+
+
+def test_a_guess_bounds_no_step(graph):
+    model, decodes = guessed(graph), Work(3, 3, 90, 90)
+    assert Budget(512, model).limit_s(decodes) is None
+    for _ in range(16):
+        model.learn(decodes, 0.01)
+
+    assert Budget(512, model).limit_s(decodes) is not None

@@ -32,7 +32,7 @@ class Budget:
         """The seconds that a step with these decodes may be predicted to take; None for any."""
         if self.costs is None or self.target_s is not None:
             return self.target_s
-        if decodes.num_tokens == 0:
+        if decodes.num_tokens == 0 or not self.costs.is_known:
             return None
         return self.costs.predict(decodes) + _STEPS_ADDED * self.costs.predict(_ONE_DECODE)
 
