@@ -95,7 +95,12 @@ def test_the_published_implementation_is_an_extra_and_reads_checkpoints_alone(
         open_published(str(FIXTURES / "qwen3"))
 
     monkeypatch.setattr("trivet.framework.engine.published.find_spec", lambda name: name)
-    with pytest.raises(CheckpointError, match=r"is not a folder with config\.json"):
+    with pytest.raises(CheckpointError, match=r"is a package or has no config\.json"):
+        open_published(str(tmp_path))
+
+    for name in ("config.json", "trivet.json"):  # a package has both
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=r"is a package or has no config\.json"):
         open_published(str(tmp_path))
 
 

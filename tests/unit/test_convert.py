@@ -21,6 +21,7 @@ from trivet.framework.graph.recipe import Concatenate, Constant, Recipe, Source
 from trivet.framework.model import verification
 from trivet.framework.model.checkpoints.digest import source_digest
 from trivet.framework.model.checkpoints.readers import open_checkpoint
+from trivet.framework.model.config import published_config
 from trivet.framework.model.convert import convert
 from trivet.framework.model.manifest import is_package
 from trivet.framework.model.package import open_package
@@ -469,6 +470,7 @@ def test_every_node_of_the_prompt_has_its_time(tmp_path):
 PEAK = """
 import resource, sys
 from pathlib import Path
+from trivet.framework.model.config import published_config
 from trivet.framework.model.convert import convert
 from trivet.framework.model.package import open_package
 from trivet.framework.model.steps import Wanted
@@ -502,3 +504,20 @@ def test_memory_does_not_grow_with_the_model(tmp_path):
 
     assert end > 384 << 20
     assert grown_kib << 10 < 256 << 20
+
+
+def test_other_engines_find_the_published_configuration_in_a_package(tmp_path):
+    convert(TINY / "qwen3", tmp_path / "package", Wanted(dtype="float32"))
+    published = json.loads((TINY / "qwen3" / "config.json").read_text())
+    del published["dtype"]
+
+    assert {**published, "torch_dtype": "float32"} == json.loads((tmp_path / "package" / "config.json").read_text())
+
+
+def test_a_configuration_without_token_ids_gets_those_of_generation():
+    document = {"model_type": "llama", "bos_token_id": 5}
+    generation = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6}
+
+    assert {**document, "eos_token_id": [2, 3], "torch_dtype": "bfloat16"} == published_config(
+        document, "bfloat16", generation
+    )

@@ -70,6 +70,7 @@ EXTRAS = (
     "trivet.operators.npu",
     "trivet.operators.torch",
     "trivet.operators.triton",
+    *(f"trivet.serve.vllm.{name}" for name in ("folder", "loader", "weights")),  # for vLLM's own processes
     "trivet.serve.bench.peers.workers",  # scripts for the environments of others, which nothing here imports
 )
 
@@ -79,6 +80,7 @@ DOORS = (
     "trivet.framework.graph.binding",
     "trivet.framework.engine.published",
     "trivet.framework.model.loading.ranks",
+    "trivet.serve.vllm.plugin",
 )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from trivet.base.dtypes import Array
 from trivet.base.errors import CheckpointError, ResourceError
+from trivet.framework.model.manifest import is_package
 
 
 def open_published(model: str) -> Callable[[Sequence[int]], tuple[Array, list[Array]]]:
@@ -25,9 +26,9 @@ def open_published(model: str) -> Callable[[Sequence[int]], tuple[Array, list[Ar
     for library in ("torch", "transformers"):
         if find_spec(library) is None:
             raise ResourceError(f"--against hf: {library} is not installed", "pip install 'trivet[hf]'")
-    if not (Path(model) / "config.json").is_file():
+    if is_package(Path(model)) or not (Path(model) / "config.json").is_file():
         raise CheckpointError(
-            f"{model} is not a folder with config.json; transformers reads checkpoints as they were published",
+            f"{model} is a package or has no config.json; transformers reads checkpoints as they were published",
             "give the checkpoint that the package or file was made from",
         )
     import torch  # an extra, and slow to import: only for who asked for it

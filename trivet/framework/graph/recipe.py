@@ -15,7 +15,7 @@ import numpy as np
 from trivet.base.dtypes import Array, DType, cast, row_bytes, storage
 from trivet.base.errors import GraphError
 from trivet.operators.contract import Layout
-from trivet.operators.panels import PANEL_OUTPUTS, pack_panels, panels_shape
+from trivet.operators.panels import PANEL_OUTPUTS, pack_panels, panels_shape, unpack_panels
 
 # rows [start, stop) of the named tensor, in float32 or in bfloat16's storage, with the dtype they are in
 ReadRows = Callable[[str, int, int], tuple[Array, DType]]
@@ -107,6 +107,18 @@ def evaluate(recipe: Recipe, read_rows: ReadRows, block_bytes: int = BLOCK_BYTES
     for start in range(0, num_rows, step):
         rows = _rows(recipe, start, min(start + step, num_rows), read_rows)
         yield pack_panels(rows) if recipe.layout == "panels" else np.ascontiguousarray(rows)
+
+
+def undo(recipe: Recipe, stored: Array) -> Iterator[tuple[Source, Array]]:
+    """The parts that a weight was made from, of its stored array: rows in the recipe's dtype; none of a constant.
+
+    Nothing is lost on the way back; what was lost is what casting to that dtype took. Parts of rows are views.
+    """
+    rows = unpack_panels(stored, recipe.shape[0]) if recipe.layout == "panels" else stored
+    start = 0
+    for source in recipe.sources:
+        yield source, rows[start : start + source.shape[0]]
+        start += source.shape[0]
 
 
 def _rows(recipe: Recipe, start: int, stop: int, read_rows: ReadRows) -> Array:

@@ -107,6 +107,16 @@ def parse_config(document: Mapping[str, Any]) -> ModelConfig:
     )
 
 
+def published_config(document: Mapping[str, Any], dtype: str, generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The `config.json` of a package, for other engines that open it: as published, but for the format of its numbers.
+
+    A GGUF file's configuration has no token ids; those of its `generation_config` stand in.
+    """
+    kept = {key: value for key, value in document.items() if key != "dtype"}
+    ids = {key: value for key, value in generation_config.items() if key.endswith("_token_id") and key not in kept}
+    return {**kept, **ids, "torch_dtype": dtype}  # the older spelling of dtype, which newer releases read as well
+
+
 def rope_frequencies(config: ModelConfig) -> tuple[float, ...]:
     """The angle per position of each rotated pair, [head_dim / 2], rounded to float32.
 

@@ -24,11 +24,12 @@ from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, targe
 from trivet.framework.model.checkpoints.checkpoint import Checkpoint
 from trivet.framework.model.checkpoints.digest import source_digest
 from trivet.framework.model.checkpoints.readers import open_checkpoint
-from trivet.framework.model.config import ModelConfig, parse_config
+from trivet.framework.model.config import ModelConfig, parse_config, published_config
 from trivet.framework.model.families import build_graph
 from trivet.framework.model.families.names import is_unneeded
 from trivet.framework.model.injection import inject
 from trivet.framework.model.journal import Journal
+from trivet.framework.model.json_file import write_json
 from trivet.framework.model.manifest import Manifest, StoredWeight
 from trivet.framework.model.pieces import cut
 from trivet.framework.model.shards import SHARD_BYTES, Shard, plan_shards, stored_bytes
@@ -154,7 +155,7 @@ def plan(conversion: Conversion) -> tuple[str, str]:
 
 
 def inject_weights(conversion: Conversion) -> tuple[str, str]:
-    """Every recipe executed into its shard, and the tokenizer's files beside them."""
+    """Every recipe executed into its shard; the tokenizer's files and the published configuration beside them."""
     files = {shard.file for shard in conversion.shards}
     for left in conversion.folder.iterdir():
         if left.name not in files:
@@ -167,7 +168,10 @@ def inject_weights(conversion: Conversion) -> tuple[str, str]:
         raise CheckpointError(
             f"{conversion.checkpoint.path} changed while it was converted", "wait until it is complete, convert again"
         )
-    write_tokenizer_files(conversion.checkpoint.tokenizer, conversion.folder)
+    tokenizer = conversion.checkpoint.tokenizer
+    write_tokenizer_files(tokenizer, conversion.folder)
+    published = published_config(conversion.checkpoint.config, conversion.wanted.dtype, tokenizer.generation_config)
+    write_json(conversion.folder / "config.json", published)
     kept = f", {num_kept} shards were there" if num_kept else ""
     tensors = {name: [asdict(piece) for piece in pieces] for name, pieces in conversion.tensors.items()}
     return f"{len(conversion.tensors)} weights, {format_bytes(meter.total)}{kept}", _digest(tensors)

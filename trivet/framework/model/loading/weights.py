@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trivet.base.dtypes import Array, DType, storage
 from trivet.base.errors import CheckpointError
@@ -16,6 +17,9 @@ from trivet.framework.model.loading.read import ReadOptions, ReadReport, joined,
 from trivet.framework.model.loading.staging import read_to_device
 from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.manifest import StoredWeight
+
+if TYPE_CHECKING:
+    from trivet.framework.model.checkpoints.stored import StoredTensor
 
 # A published format and what holds its bits: bfloat16 as uint16, eight-bit floats as uint8.
 _HOLDS: dict[str, DType] = {
@@ -98,26 +102,31 @@ def read_checkpoint(folder: Path, options: ReadOptions, node: int | None = None)
 
 def checkpoint_ranges(folder: Path) -> tuple[list[Range], dict[str, tuple[DType, tuple[int, ...]]]]:
     """Where the tensors of a published safetensors folder lie, and what they are; raises as `read_checkpoint`."""
+    ranges: list[Range] = []
+    shapes: dict[str, tuple[DType, tuple[int, ...]]] = {}
+    for file, tensor in stored_tensors(folder):
+        dtype = _HOLDS.get(tensor.dtype)
+        if dtype is None:
+            known = ", ".join(_HOLDS)
+            raise CheckpointError(f"{file}: tensor {tensor.name} is {tensor.dtype}, one of {known} was wanted")
+        ranges.append(Range(tensor.name, file, tensor.offset, tensor.num_bytes))
+        shapes[tensor.name] = (dtype, tensor.shape)
+    return ranges, shapes
+
+
+def stored_tensors(folder: Path) -> list[tuple[Path, StoredTensor]]:
+    """The tensors of a published safetensors folder and the file of each; raises CheckpointError as its readers do."""
     # The readers of published formats, which no package needs, and so no start of a server.
     from trivet.framework.model.checkpoints.folder import files_of
     from trivet.framework.model.checkpoints.readers import SAFETENSORS
 
-    ranges: list[Range] = []
-    shapes: dict[str, tuple[DType, tuple[int, ...]]] = {}
     check_exists(folder)
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder} is not a folder of safetensors files: nothing else is read as it is stored", "trivet load MODEL"
         )
-    for file in files_of(folder, SAFETENSORS)[0]:
-        for tensor in SAFETENSORS.read_header(file):
-            dtype = _HOLDS.get(tensor.dtype)
-            if dtype is None:
-                known = ", ".join(_HOLDS)
-                raise CheckpointError(f"{file}: tensor {tensor.name} is {tensor.dtype}, one of {known} was wanted")
-            ranges.append(Range(tensor.name, file, tensor.offset, tensor.num_bytes))
-            shapes[tensor.name] = (dtype, tensor.shape)
-    return ranges, shapes
+    files = files_of(folder, SAFETENSORS)[0]
+    return [(file, tensor) for file in files for tensor in SAFETENSORS.read_header(file)]
 
 
 def _read(
