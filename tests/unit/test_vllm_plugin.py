@@ -216,7 +216,7 @@ def test_the_line_of_a_load():
     extent = ExtentReport(Path("m"), 300 * MIB, "ext4", 0.0, "io_uring", "it is not in the page cache", 0, 1, 0)
     read = ReadReport(300 * MIB, 0.1, 0.2, 0.1, 300 * MIB, (extent,), 300 * MIB)
     limit = StorageLimit(3.2e9, "io_uring", "2026-01-01T00:00:00+00:00")
-    phases = {"open": 0.1, "read": 0.3, "vLLM's copying": 0.1}
+    phases = {"open": 0.1, "read": 0.3, "copying into the model": 0.1}
     report = LoadReport("m", phases, read, 0.2, 600 * MIB, None, 2, limit)
 
     assert (

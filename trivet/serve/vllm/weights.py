@@ -63,7 +63,7 @@ def load_into(model: Any, model_config: Any, folder: Path, options: LoaderOption
     taking_s = time.perf_counter() - began - opened_s - stream.waited_s
     report = LoadReport(
         model=folder.resolve().name,
-        phases={"open": opened_s, "read": stream.waited_s, "vLLM's copying": taking_s},
+        phases={"open": opened_s, "read": stream.waited_s, "copying into the model": taking_s},
         read=stream.report,
         cpu_s=time.process_time() - cpu_began,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
