@@ -21,6 +21,26 @@ class Team:
     @property
     def num_threads(self) -> int: ...
 
+class Gate:
+    """Pieces that one thread brings and a step waits for. It fails by itself when somebody waits past `until_s` of
+    `time.monotonic`; who waits at a gate that has failed goes on at once."""
+
+    def __init__(self, until_s: float) -> None: ...
+    def advance(self) -> None:
+        """One more piece has come."""
+    def fail(self) -> None:
+        """No more will come."""
+    def wait(self, num_pieces: int) -> None:
+        """Return when so many have come, or it has failed. Without the GIL."""
+    @property
+    def has_failed(self) -> bool: ...
+    @property
+    def num_pieces(self) -> int:
+        """How many have come."""
+    @property
+    def stalled_s(self) -> float:
+        """Seconds that `wait` took, and steps of programs waited."""
+
 class Program:
     """Instructions in order, each bound to addresses."""
 
@@ -44,6 +64,9 @@ class Program:
         optional. Vectors (tokens, positions, starts, rows, weights of norms, bias) are contiguous, panels too: their
         stride is not used. Raises ValueError that says what was given and what the kernel takes.
         """
+    def add_wait(self, num_pieces: int) -> None:
+        """Append an instruction: a run waits there for so many pieces at each of its gates. Raises ValueError unless
+        `num_pieces` is positive."""
     def run(
         self,
         team: Team,
@@ -51,6 +74,7 @@ class Program:
         num_sequences: int,
         num_rows: int,
         seconds: npt.NDArray[np.float64] | None = None,
+        gates: Sequence[Gate] = (),
     ) -> None:
         """Run every instruction in order, without the GIL. The wall time of each is added to `seconds`
         [num_instructions] where given. Raises ValueError for a negative count or a `seconds` of another length."""

@@ -37,7 +37,7 @@ static void add(tv::Program& program, const std::string& kernel, const std::stri
 }
 
 static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, int64_t num_sequences,
-                int64_t num_rows, const std::optional<Seconds>& seconds) {
+                int64_t num_rows, const std::optional<Seconds>& seconds, const std::vector<tv::Gate*>& gates) {
     if (num_tokens < 0 || num_sequences < 0 || num_rows < 0) {
         throw std::invalid_argument("run: num_tokens, num_sequences or num_rows is negative");
     }
@@ -45,9 +45,12 @@ static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, 
         throw std::invalid_argument("run: seconds has " + std::to_string(seconds->size()) + " elements, the program " +
                                     std::to_string(program.num_instructions()) + " instructions");
     }
+    for (const tv::Gate* gate : gates) {
+        if (gate == nullptr) throw std::invalid_argument("run: a gate is None");
+    }
     double* into = seconds ? seconds->data() : nullptr;
     const nb::gil_scoped_release release;
-    program.run(team, num_tokens, num_sequences, num_rows, into);
+    program.run(team, num_tokens, num_sequences, num_rows, into, gates);
 }
 
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
@@ -106,6 +109,21 @@ NB_MODULE(_native, module) {
         .def(nb::init<std::vector<std::optional<int>>>(), "cpus"_a)
         .def_prop_ro("num_threads", &tv::Team::num_threads);
 
+    nb::class_<tv::Gate>(module, "Gate")
+        .def(nb::init<double>(), "until_s"_a)
+        .def("advance", &tv::Gate::advance)
+        .def("fail", &tv::Gate::fail)
+        .def(
+            "wait",
+            [](tv::Gate& gate, uint32_t num_pieces) {
+                const nb::gil_scoped_release release;
+                gate.wait(num_pieces, true);
+            },
+            "num_pieces"_a)
+        .def_prop_ro("has_failed", &tv::Gate::has_failed)
+        .def_prop_ro("num_pieces", &tv::Gate::num_pieces)
+        .def_prop_ro("stalled_s", &tv::Gate::stalled_s);
+
     nb::class_<tv::Program>(module, "Program")
         .def("__init__",
              [](tv::Program* self, const std::optional<std::string>& target) {
@@ -115,7 +133,9 @@ NB_MODULE(_native, module) {
         .def_prop_ro("target", &tv::Program::target)
         .def_prop_ro("num_instructions", &tv::Program::num_instructions)
         .def("add", add, "kernel"_a, "extent"_a, "operands"_a, "integers"_a, "numbers"_a)
-        .def("run", run, "team"_a, "num_tokens"_a, "num_sequences"_a, "num_rows"_a, "seconds"_a = nb::none());
+        .def("add_wait", &tv::Program::add_wait, "num_pieces"_a)
+        .def("run", run, "team"_a, "num_tokens"_a, "num_sequences"_a, "num_rows"_a, "seconds"_a = nb::none(),
+             "gates"_a = std::vector<tv::Gate*>());
 
     nb::class_<tv::Draw>(module, "Draw")
         .def("__init__",

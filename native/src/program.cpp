@@ -30,22 +30,31 @@ void Program::add(const std::string& kernel, const std::string& extent, const st
     const Signature& signature = signature_named(kernel);
     const Call call = checked_call(signature, extent, operands, integers, numbers);
     const Extent loops_over = extent == "rows" ? Extent::rows : Extent::tokens;
-    instructions_.push_back({target_.kernels->*signature.entry, loops_over, call});
+    instructions_.push_back({target_.kernels->*signature.entry, loops_over, call, 0});
 }
 
-void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds) const {
+void Program::add_wait(int64_t num_pieces) {
+    if (num_pieces < 1 || num_pieces > INT32_MAX) {
+        throw std::invalid_argument("add_wait: num_pieces is " + std::to_string(num_pieces) + ", it must be positive");
+    }
+    instructions_.push_back({nullptr, Extent::tokens, {}, static_cast<uint32_t>(num_pieces)});
+}
+
+void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds,
+                  const std::vector<Gate*>& gates) const {
     using Clock = std::chrono::steady_clock;
     struct Run {
         const std::vector<Instruction>& instructions;
         Step tokens, rows;
         double* seconds;
+        const std::vector<Gate*>& gates;
         Clock::time_point start;
     };
     const int64_t num_threads = team.num_threads();
     // The first instruction's time begins here: waking the team is part of it.
     Scratch* scratch = scratch_.get();
     Run run = {instructions_, {num_tokens, num_sequences, scratch, num_threads},
-               {num_rows, num_sequences, scratch, num_threads}, seconds, Clock::now()};
+               {num_rows, num_sequences, scratch, num_threads}, seconds, gates, Clock::now()};
     const auto job = [](Team& team, int worker, void* context) {
         const Run& run = *static_cast<const Run*>(context);
         const bool is_timing = worker == 0 && run.seconds != nullptr;
@@ -53,11 +62,16 @@ void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t
         for (size_t i = 0; i < run.instructions.size(); ++i) {
             const Instruction& instruction = run.instructions[i];
             const Step& step = instruction.extent == Extent::tokens ? run.tokens : run.rows;
-            const int64_t num_items = instruction.kernel->count_items(instruction.call, step);
-            for (int64_t item = team.next_item(); item < num_items; item = team.next_item()) {
-                instruction.kernel->run_item(instruction.call, step, item);
+            if (instruction.kernel == nullptr) {
+                // Every worker sees for itself what has come, so there is no barrier; nobody's items depend on it.
+                for (Gate* gate : run.gates) gate->wait(instruction.num_pieces, worker == 0);
+            } else {
+                const int64_t num_items = instruction.kernel->count_items(instruction.call, step);
+                for (int64_t item = team.next_item(); item < num_items; item = team.next_item()) {
+                    instruction.kernel->run_item(instruction.call, step, item);
+                }
+                team.barrier();
             }
-            team.barrier();
             if (!is_timing) continue;
             const Clock::time_point after = Clock::now();
             run.seconds[i] += std::chrono::duration<double>(after - before).count();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dispatch.h"
+#include "gate.h"
 #include "kernels.h"
 #include "team.h"
 
@@ -26,14 +27,19 @@ public:
     void add(const std::string& kernel, const std::string& extent, const std::vector<Operand>& operands,
              const std::vector<int64_t>& integers, const std::vector<double>& numbers);
 
+    // Before the instructions after it, a run waits for so many pieces at each of its gates.
+    void add_wait(int64_t num_pieces);
+
     // `seconds` [num_instructions] or null: the wall time of each instruction is added to it.
-    void run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds) const;
+    void run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds,
+             const std::vector<Gate*>& gates = {}) const;
 
 private:
     struct Instruction {
-        const Kernel* kernel;
+        const Kernel* kernel;  // null: a wait
         Extent extent;
         Call call;
+        uint32_t num_pieces;  // of a wait
     };
 
     const Target& target_;

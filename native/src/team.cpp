@@ -2,47 +2,13 @@
 
 #include <cfenv>
 #include <csignal>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 namespace tv {
-
-// About 30 µs: longer than the gaps between instructions of a step, shorter than a person or a power meter notices.
-constexpr int kSpins = 1000;
-
-static void pause_cpu() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("isb");  // `yield` is a no-op on most cores; isb takes about as long as x86's pause
-#endif
-}
-
-static void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
-}
-
-void Team::Signal::advance() {
-    value.fetch_add(1);
-    // A sleeper counts itself before the kernel compares the value: either we see it here, or it sees the new value.
-    if (num_sleeping.load() > 0) futex(value, FUTEX_WAKE, INT32_MAX);
-}
-
-void Team::Signal::wait_past(uint32_t seen, int num_spins) {
-    for (int i = 0; i < num_spins; ++i) {
-        if (value.load(std::memory_order_acquire) != seen) return;
-        pause_cpu();
-    }
-    num_sleeping.fetch_add(1);
-    while (value.load() == seen) futex(value, FUTEX_WAIT, seen);
-    num_sleeping.fetch_sub(1);
-}
 
 static cpu_set_t allowed_cpus() {
     cpu_set_t allowed;

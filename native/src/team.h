@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "wake.h"
+
 namespace tv {
 
 class Team {
@@ -33,15 +35,6 @@ public:
     void barrier();
 
 private:
-    // A counter that threads wait on: they spin for a while, then sleep in the kernel until it moves.
-    struct alignas(64) Signal {
-        std::atomic<uint32_t> value{0};
-        std::atomic<uint32_t> num_sleeping{0};
-
-        void advance();
-        void wait_past(uint32_t seen, int num_spins);
-    };
-
     void work(int worker);
     void stop();
 

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
     test_rows(setting);
     test_attention(setting);
     test_experts(setting);
+    test_gate(setting);
     test_reading(setting);
     test_team(setting);
     std::printf("digest: %016llx (the same on every host)\n", static_cast<unsigned long long>(digest));

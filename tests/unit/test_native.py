@@ -175,6 +175,26 @@ def test_negative_counts_and_a_seconds_array_of_another_length_are_refused() -> 
         program.run(team, 1, 1, 0, np.zeros(3))
 
 
+def test_a_program_waits_at_every_gate_it_is_given_and_tells_how_long() -> None:
+    x, out = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)
+    program = _native.Program()
+    program.add_wait(2)
+    program.add("add", "tokens", [operand(x), operand(x), operand(out)], [4], [])
+    open_gate, late = _native.Gate(0.0), _native.Gate(0.0)
+    open_gate.advance()
+    open_gate.advance()
+
+    program.run(_native.Team([None]), 1, 1, 0, gates=[open_gate, late])
+
+    assert [2.0] * 4 == out[0].tolist()
+    assert (2, False, 0.0) == (open_gate.num_pieces, open_gate.has_failed, open_gate.stalled_s)
+    assert (0, True) == (late.num_pieces, late.has_failed)
+    with pytest.raises(ValueError, match="add_wait: num_pieces is 0, it must be positive"):
+        program.add_wait(0)
+    with pytest.raises((ValueError, TypeError)):
+        program.run(_native.Team([None]), 1, 1, 0, gates=[None])  # type: ignore[list-item]
+
+
 def test_other_python_threads_run_while_a_program_does() -> None:
     x = np.zeros((64, 2048), np.float32)
     panels = pack_panels(np.zeros((2048, 2048), np.float32))
