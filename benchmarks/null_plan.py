@@ -9,6 +9,7 @@ on the machine does not count. Rows go to results/null_plan.csv.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -16,7 +17,7 @@ import click
 import numpy as np
 
 from trivet import __version__
-from trivet._native import Sampler, Team
+from trivet._native import Gate, Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.driver.readers.host import read_facts
 from trivet.framework.engine.cost_model import CostModel, Rates
@@ -43,7 +44,7 @@ class NullPlan:
         self.sampler = Sampler(Team([None]), _VOCAB)
         self._logits = np.zeros((num_sequences, _VOCAB), np.float32)
 
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
         return self._logits[: len(batch.rows)]
 
 

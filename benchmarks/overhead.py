@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from trivet._native import Gate
 from trivet.base.dtypes import Array
 from trivet.base.settings import read_settings
 from trivet.driver.readers.placement import read_placement_facts
@@ -53,9 +54,9 @@ class TimedPlan:
         self.run_s = self.choose_s = 0.0
         self.num_steps = 0
 
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
         start = time.perf_counter()
-        logits = self._plan.run(batch)
+        logits = self._plan.run(batch, arriving)
         self.run_s += time.perf_counter() - start
         self.num_steps += 1
         return logits

@@ -93,7 +93,7 @@ def test_a_slot_that_was_read_can_be_written_to_another_and_reads_the_same() -> 
     slot = step([[1]], [0]).slots[0][0]
     first, second = (np.zeros(written.slot_bytes, np.uint8) for _ in range(2))
     written.read_slot(slot, first)
-    written.write_slot(30, first)
+    written.write_slot(30, *written.pieces, first)
     written.read_slot(30, second)
 
     assert 40 * written.slot_bytes == written.pool_bytes

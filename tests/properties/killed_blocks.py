@@ -10,12 +10,13 @@ import numpy as np
 
 from tests.properties.mortal import lines_run
 from trivet.framework.memory import file_tier
-from trivet.framework.memory.block import HEADER_BYTES, checksum
+from trivet.framework.memory.block import HEADER_BYTES, checksums
 from trivet.framework.memory.chain import Chain, Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 
 IDENTITY = Identity(b"m" * 32, b"l" * 32)
 BLOCK_BYTES = 8192
+PIECES = (slice(0, 4096), slice(4096, BLOCK_BYTES))
 NUM_BLOCKS = 6  # of the budget: fewer than are published, so that eviction is killed too
 NUMBERS = range(20)
 
@@ -29,13 +30,13 @@ def payload(number: int):
 
 
 def opened(folder: Path) -> FileTier:
-    return FileTier(folder, NUM_BLOCKS * (HEADER_BYTES + BLOCK_BYTES), IDENTITY, BLOCK_BYTES)
+    return FileTier(folder, NUM_BLOCKS * (HEADER_BYTES + BLOCK_BYTES), IDENTITY, PIECES)
 
 
 def publish(folder: Path, numbers: list[int], last_line: int | None) -> int:
     """Open the folder and publish in a child that kills itself after so many lines; the lines it ran, 0 if killed."""
     return lines_run(
-        lambda: opened(folder).publish([(link(n), payload(n), checksum(payload(n))) for n in numbers]),
+        lambda: opened(folder).publish([(link(n), payload(n), checksums(payload(n), PIECES)) for n in numbers]),
         lambda file: file == file_tier.__file__,
         last_line,
     )

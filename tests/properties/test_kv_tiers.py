@@ -55,7 +55,7 @@ def pretend(num_slots: int) -> PretendPlan:
 def tiers_of(memory: PretendPlan, num_host: int, folder: Path | None, num_files: int) -> Tiers:
     size = memory.slot_bytes
     block = -(-(HEADER_BYTES + size) // 4096) * 4096
-    files = None if folder is None else FileTier(folder, num_files * block, IDENTITY, size)
+    files = None if folder is None else FileTier(folder, num_files * block, IDENTITY, memory.pieces)
     return Tiers(IDENTITY, memory, HostTier(num_host * size, size), files)
 
 
@@ -125,7 +125,7 @@ def test_failing_files_and_requests_that_leave_change_no_answer_and_leave_nothin
     with TemporaryDirectory(dir=MEMORY) as name:
         for schedule in (first, second, first):
             memory = pretend(18)
-            files = Failing(Path(name), 1 << 20, IDENTITY, memory.slot_bytes)
+            files = Failing(Path(name), 1 << 20, IDENTITY, memory.pieces)
             files.fails = cycle(fails)
             host = HostTier(num_host * memory.slot_bytes, memory.slot_bytes)
             engine = Engine(memory, None, tiers=Tiers(IDENTITY, memory, host, files))
@@ -152,7 +152,7 @@ def test_real_kernels_give_the_same_bits_from_a_tier(
         for _ in range(2):  # the second finds files
             memory = plan("llama", "bfloat16", 2, num_slots)
             size = memory.slot_bytes
-            files = FileTier(Path(name), 1 << 30, IDENTITY, size)
+            files = FileTier(Path(name), 1 << 30, IDENTITY, memory.pieces)
             engine = Engine(memory, None, tiers=Tiers(IDENTITY, memory, HostTier(num_host * size, size), files))
 
             assert wanted == serve(engine, schedule)

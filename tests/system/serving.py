@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from trivet._native import Sampler, Team
+from trivet._native import Gate, Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.engine.targets import Targets
 from trivet.framework.graph.plan import Batch, Limits
@@ -40,7 +40,7 @@ class CountingPlan:
         self.num_steps = 0
         self.sampler = Sampler(Team([None]), self.vocab_size)
 
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
         time.sleep(self.step_s)
         self.num_steps += 1
         assert self.poison is None or self.poison not in batch.tokens, "the device is gone"

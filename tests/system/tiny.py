@@ -13,6 +13,7 @@ from trivet._native import Team
 from trivet.base.dtypes import Array, DType
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName
 from trivet.framework.graph.plan import Batch, Limits
@@ -55,9 +56,10 @@ def small_slots(graph: Graph) -> SlotLayout:
 
 def cpu_plan(
     family: str, dtype: DType, *, level: int = MAX_LEVEL, kept: tuple[str, ...] = (), num_threads: int = 2,
-    num_slots: int = 40, limits: Limits = LIMITS, target: str | None = None,
+    num_slots: int = 40, limits: Limits = LIMITS, target: str | None = None, is_fetched: bool = False,
 ) -> CpuPlan:  # fmt: skip
     graph, weights = graph_and_weights(family, dtype, level)
+    graph = with_fetches(graph) if is_fetched else graph
     graph = replace(graph, outputs=(*graph.outputs, *kept))
     return CpuPlan(
         graph, weights, limits=limits, slots=small_slots(graph), num_slots=num_slots,

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from tests.unit.sampler_reference import Choice
-from trivet._native import Sampler, Team
+from trivet._native import Gate, Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sampler import TokenLogprob, to_draw
@@ -70,7 +70,9 @@ class PretendPlan:
         self._pool = np.full((num_slots, slot_tokens, 2), -1, np.int64)
         self._logits = np.zeros((limits.max_rows, vocab_size), np.float32)
 
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        for gate in arriving:
+            gate.wait(len(self.pieces))
         self.batches.append(Batch(**{name: array.copy() for name, array in vars(batch).items()}))  # theirs will change
         if self.fail_at == len(self.batches):
             raise RuntimeError("the device is gone")
@@ -82,7 +84,8 @@ class PretendPlan:
                 self._pool[slots[position // self.slot_tokens], position % self.slot_tokens] = token, position
         for row, token_index in enumerate(batch.rows):
             slots = batch.slots[np.searchsorted(batch.starts, token_index, side="right") - 1]
-            self._logits[row] = self._read(slots, int(batch.positions[token_index]))
+            is_in_doubt = any(gate.has_failed for gate in arriving)
+            self._logits[row] = self._read(slots, int(batch.positions[token_index]), is_in_doubt)
         return self._logits[: len(batch.rows)]
 
     @property
@@ -92,12 +95,19 @@ class PretendPlan:
     def read_slot(self, slot: int, into: Array) -> None:
         into[:] = self._pool[slot].reshape(-1).view(np.uint8)
 
-    def write_slot(self, slot: int, source: Array) -> None:
-        self._pool[slot] = source.view(np.int64).reshape(self._pool[slot].shape)
+    @property
+    def pieces(self) -> list[slice]:
+        """A token each."""
+        size = self._pool[0, 0].nbytes
+        return [slice(token * size, (token + 1) * size) for token in range(self.slot_tokens)]
 
-    def _read(self, slots: Array, last: int) -> Array:
+    def write_slot(self, slot: int, piece: slice, source: Array) -> None:
+        self._pool[slot].reshape(-1).view(np.uint8)[piece] = source[piece]
+
+    def _read(self, slots: Array, last: int, is_in_doubt: bool) -> Array:
         stored = [self._pool[slots[p // self.slot_tokens], p % self.slot_tokens] for p in range(last + 1)]
-        assert list(range(last + 1)) == [int(position) for _, position in stored], "a slot lost its positions"
+        is_whole = list(range(last + 1)) == [int(position) for _, position in stored]
+        assert is_whole or is_in_doubt, "a slot lost its positions"
         return logits_after([int(token) for token, _ in stored], self.vocab_size)
 
     def _check(self, batch: Batch) -> None:

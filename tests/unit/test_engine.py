@@ -223,8 +223,8 @@ def test_a_step_that_fails_finishes_what_runs_with_error_and_serves_what_waits()
 
 def test_logits_that_are_not_finite_finish_that_sequence_alone():
     class PoisonedPlan(PretendPlan):
-        def run(self, batch):
-            logits = super().run(batch)
+        def run(self, batch, arriving=()):
+            logits = super().run(batch, arriving)
             logits[0] = np.nan
             return logits
 

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from trivet.base.errors import ResourceError
 from trivet.framework.memory import file_tier
-from trivet.framework.memory.block import HEADER_BYTES, BlockError, Header, checksum, decode
+from trivet.framework.memory.block import HEADER_BYTES, BlockError, Header, checksums, decode
 from trivet.framework.memory.chain import Chain, Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 
 IDENTITY = Identity(b"m" * 32, b"l" * 32)
 BLOCK_BYTES = 8192
+PIECES = (slice(0, 100), slice(100, 5000), slice(5000, BLOCK_BYTES))
 FILE_BYTES = HEADER_BYTES + BLOCK_BYTES
 
 
@@ -27,11 +28,11 @@ def payload(number: int):
 
 
 def opened(folder: Path, num_blocks: int = 8) -> FileTier:
-    return FileTier(folder, num_blocks * FILE_BYTES, IDENTITY, BLOCK_BYTES)
+    return FileTier(folder, num_blocks * FILE_BYTES, IDENTITY, PIECES)
 
 
 def publish(tier: FileTier, *numbers: int) -> None:
-    tier.publish([(link(number), payload(number), checksum(payload(number))) for number in numbers])
+    tier.publish([(link(number), payload(number), checksums(payload(number), PIECES)) for number in numbers])
 
 
 def read(tier: FileTier, number: int):
@@ -102,7 +103,7 @@ def test_a_whole_block_under_the_name_of_another_is_a_miss(tmp_path, other):
 
 
 def test_a_header_says_all_that_its_block_is():
-    header = Header(link(1, "tenant"), IDENTITY, BLOCK_BYTES, 7)
+    header = Header(link(1, "tenant"), IDENTITY, (100, BLOCK_BYTES - 100), (7, 8))
 
     assert header == decode(header.encode())
     with pytest.raises(BlockError, match="checksum"):
@@ -232,4 +233,4 @@ def test_a_folder_that_cannot_be_used_or_holds_no_block_is_refused(tmp_path):
         opened(tmp_path / "kv")
     assert before == len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(ResourceError, match=r"--kv-dir-bytes is 12\.0 KiB, one block of this model is 12\.0 KiB"):
-        FileTier(tmp_path, FILE_BYTES - 1, IDENTITY, BLOCK_BYTES)
+        FileTier(tmp_path, FILE_BYTES - 1, IDENTITY, PIECES)

@@ -11,7 +11,7 @@ from trivet.framework.memory.chain import Chain, Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
 from trivet.framework.memory.tiers import Tiers
-from trivet.framework.memory.worth import Worth
+from trivet.framework.memory.worth import Worth, exposed_s
 
 IDENTITY = Identity(b"m" * 32, b"l" * 32)
 SLOT_BYTES = 4096
@@ -21,6 +21,7 @@ class Slots:
     """The slots of a pool, each full of its own number; what is restored is written after them."""
 
     slot_bytes = SLOT_BYTES
+    pieces = (slice(0, SLOT_BYTES // 4), slice(SLOT_BYTES // 4, SLOT_BYTES))
 
     def __init__(self) -> None:
         self.bytes = np.repeat(np.arange(40, dtype=np.uint8)[:, None], SLOT_BYTES, axis=1)
@@ -28,8 +29,8 @@ class Slots:
     def read_slot(self, slot, into):
         into[:] = self.bytes[slot]
 
-    def write_slot(self, slot, source):
-        self.bytes[slot] = source
+    def write_slot(self, slot, piece, source):
+        self.bytes[slot, piece] = source[piece]
 
 
 def links(count: int, salt: str = "") -> list[Link]:
@@ -44,7 +45,7 @@ def host_only():
 
 
 def with_files(folder, num_host: int = 4) -> Tiers:
-    files = FileTier(folder, 1 << 20, IDENTITY, SLOT_BYTES)
+    files = FileTier(folder, 1 << 20, IDENTITY, Slots.pieces)
     return Tiers(IDENTITY, Slots(), HostTier(num_host * SLOT_BYTES, SLOT_BYTES), files)
 
 
@@ -201,18 +202,33 @@ def test_a_fetch_is_refused_when_computing_is_sooner_and_tried_again_now_and_the
     assert 1 == sum(worth.patience_s(1, 16, 0) is not None for _ in range(32))
 
 
-@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50))
-def test_waiting_never_costs_more_than_computing_would_nor_twice_what_reading_should(
-    block_s, token_s, num_blocks, block_tokens, num_queued
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50),
+       st.integers(0, 500), st.integers(1, 100))  # fmt: skip
+def test_what_a_wait_exposes_is_never_more_than_computing_would_take_nor_is_it_twice_what_reading_should(
+    block_s, token_s, num_blocks, block_tokens, num_queued, num_beside, num_pieces
 ):
     worth = Worth()
     worth.block.learn(block_s, 1)
     worth.token.learn(token_s, 1)
-    patience_s = worth.patience_s(num_blocks, num_blocks * block_tokens, num_queued)
-    expected_s = block_s * (num_blocks + num_queued)
+    patience_s = worth.patience_s(num_blocks, num_blocks * block_tokens, num_queued, num_beside, num_pieces)
+    read_s, compute_s = block_s * (num_blocks + num_queued), token_s * (num_blocks * block_tokens)
+    waited_s = exposed_s(read_s, token_s * num_beside, num_pieces)
 
-    assert patience_s is None or patience_s <= min(token_s * (num_blocks * block_tokens), 2 * expected_s)
-    assert patience_s is not None or expected_s > token_s * (num_blocks * block_tokens)
+    if patience_s is None:
+        assert waited_s > compute_s
+    else:
+        hidden_s = read_s - waited_s
+        assert patience_s - hidden_s <= compute_s * (1 + 1e-12)
+        assert patience_s <= 2 * read_s
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.integers(1, 20))
+def test_what_is_exposed_of_a_read_is_what_a_step_waits_that_takes_its_pieces_one_by_one(read_s, step_s, num_pieces):
+    now = 0.0
+    for piece in range(num_pieces):
+        now = max(now, read_s * (piece + 1) / num_pieces) + step_s / num_pieces
+
+    assert now - step_s == pytest.approx(exposed_s(read_s, step_s, num_pieces), abs=1e-9)
 
 
 def test_closing_ends_the_threads(tmp_path):

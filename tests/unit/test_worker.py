@@ -23,9 +23,9 @@ class SlowPlan(PretendPlan):
         super().__init__()
         self.gate = threading.Semaphore(0)
 
-    def run(self, batch):
+    def run(self, batch, arriving=()):
         assert self.gate.acquire(timeout=10)
-        return super().run(batch)
+        return super().run(batch, arriving)
 
 
 def with_worker(scenario, plan=None):

@@ -32,7 +32,7 @@ _BATCH = (
     Argument("starts", ("sequence_starts",), ("int32",)),
     Argument("slots", ("sequences", "max_slots"), ("int32",)),
 )
-_CACHE = Argument("cache", ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim"), layouts=("rows", "kv", "blocks"))
+CACHE = Argument("cache", ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim"), layouts=("rows", "kv", "blocks"))
 
 
 def _kv_store(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
@@ -152,7 +152,7 @@ def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _cache(call: Call) -> TensorSpec:
     arguments = operator_named(call.operator).inputs
-    return next(spec for argument, spec in zip(arguments, call.inputs, strict=True) if spec and argument is _CACHE)
+    return next(spec for argument, spec in zip(arguments, call.inputs, strict=True) if spec and argument is CACHE)
 
 
 def _cache_sizes(call: Call) -> tuple[int, int]:
@@ -198,8 +198,8 @@ register(
     Operator(
         name="kv_store",
         summary="the cache with the keys and values of the new tokens at their positions",
-        inputs=(Argument("k", ("tokens", "kv_width")), Argument("v", ("tokens", "kv_width")), _CACHE, *_BATCH),
-        outputs=(Argument("cache'", _CACHE.axes, layouts=_CACHE.layouts),),
+        inputs=(Argument("k", ("tokens", "kv_width")), Argument("v", ("tokens", "kv_width")), CACHE, *_BATCH),
+        outputs=(Argument("cache'", CACHE.axes, layouts=CACHE.layouts),),
         reference=_kv_store,
         samples=_store_samples,
         tolerance=Tolerance(0.0, 0.0, "copies, rounded once to the cache's format"),
@@ -217,10 +217,10 @@ register(
             Argument("k", ("tokens", "kv_width")),
             Argument("v", ("tokens", "kv_width")),
             Argument("angles", ("tokens", "rotary"), ("float32",)),
-            _CACHE,
+            CACHE,
             *_BATCH,
         ),
-        outputs=(Argument("q'", ("tokens", "q_width")), Argument("cache'", _CACHE.axes, layouts=_CACHE.layouts)),
+        outputs=(Argument("q'", ("tokens", "q_width")), Argument("cache'", CACHE.axes, layouts=CACHE.layouts)),
         attributes=("head_dim",),
         reference=_rope_kv_store,
         samples=_rope_store_samples,
@@ -234,7 +234,7 @@ register(
     Operator(
         name="attention",
         summary="softmax(q · keysᵀ · scale) · values over the positions up to the token's own; heads share kv heads",
-        inputs=(Argument("q", ("tokens", "q_width")), _CACHE, *_BATCH),
+        inputs=(Argument("q", ("tokens", "q_width")), CACHE, *_BATCH),
         outputs=(Argument("y", ("tokens", "q_width")),),
         attributes=("scale",),
         reference=_attention,

@@ -210,12 +210,13 @@ class Implementation:
 
 
 OPERATORS: dict[str, Operator] = {}
+OUTSIDE: dict[str, Operator] = {}  # what a graph knows of and no device computes: the host does it beside the step
 IMPLEMENTATIONS: dict[tuple[str, str], list[Implementation]] = {}
 
 
-def register(operator: Operator) -> Operator:
-    assert operator.name not in OPERATORS, f"operator {operator.name} is registered twice"
-    OPERATORS[operator.name] = operator
+def register(operator: Operator, registry: dict[str, Operator] = OPERATORS) -> Operator:
+    assert operator.name not in {*OPERATORS, *OUTSIDE}, f"operator {operator.name} is registered twice"
+    registry[operator.name] = operator
     return operator
 
 
@@ -225,9 +226,10 @@ def implement(implementation: Implementation) -> Implementation:
 
 
 def operator_named(name: str) -> Operator:
-    if name not in OPERATORS:
-        raise GraphError(f"operator {name!r} is not known", f"known: {', '.join(sorted(OPERATORS))}")
-    return OPERATORS[name]
+    operator = OPERATORS.get(name) or OUTSIDE.get(name)
+    if operator is None:
+        raise GraphError(f"operator {name!r} is not known", f"known: {', '.join(sorted([*OPERATORS, *OUTSIDE]))}")
+    return operator
 
 
 def choose(call: Call, device: str) -> Implementation | list[tuple[str, str]]:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count, repeat
+from itertools import compress, count, repeat
 
+from trivet._native import Gate
+from trivet.base.dtypes import Array
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
@@ -81,8 +83,8 @@ class Engine:
         self._targets = targets
         self._pool = SlotPool(plan.num_slots, plan.slot_tokens)
         self._tiers = tiers
-        self._prefixes = Prefixes(self._pool, tiers, clock)
         max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
+        self._prefixes = Prefixes(self._pool, tiers, clock, max_tokens)
         self._budget = Budget(max_tokens, costs, targets.itl_s)
         max_running = min(limits.max_sequences, limits.max_rows)
         self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)
@@ -206,13 +208,14 @@ class Engine:
         work = None if self._costs is None else work_of(step.prefills, self._scheduler.decodes.work())
         known = self._known_costs
         predicted_s = None if known is None or work is None else known.predict(work)
+        gates = self._prefixes.gates(step.prefills)
         try:
-            self._compute(step, deltas)
+            self._compute(step, gates, deltas)
         except Exception:
             _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
             deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
             work = None
-        seconds = self._clock() - start
+        seconds = self._clock() - start - sum(gate.stalled_s for gate in gates)  # waiting teaches nothing of computing
         if self._costs is not None and work is not None and seconds > 0:
             self._costs.learn(work, seconds)
         self._prefixes.took(step.num_tokens, seconds)
@@ -276,8 +279,10 @@ class Engine:
             return None if timeout_s is None else sequence.arrival_s + timeout_s
         return None
 
-    def _compute(self, step: Lanes, deltas: list[Delta]) -> None:
-        logits = self._plan.run(to_batch(self._scheduler.decodes, step.prefills))
+    def _compute(self, step: Lanes, gates: list[Gate], deltas: list[Delta]) -> None:
+        logits = self._plan.run(to_batch(self._scheduler.decodes, step.prefills), gates)
+        if gates:
+            step, logits = self._what_came(step, logits)
         due = self._scheduler.computed(step)
         chosen = choose(self._plan.sampler, logits, due)
         self._scheduler.chose(due, chosen.tokens)
@@ -288,6 +293,15 @@ class Engine:
             token_ids[row] = None
         logprobs = [chosen.logprobs.get(row) for row in range(len(due))] if chosen.logprobs else repeat(None)
         deltas += map(self._take, due, token_ids, logprobs)
+
+    def _what_came(self, step: Lanes, logits: Array) -> tuple[Lanes, Array]:
+        """The step and its rows of logits without those whose prefix did not come while it ran."""
+        has_row = [sequence.num_pending == num_tokens for sequence, num_tokens in step.prefills]
+        came = [self._prefixes.came(chunk.sequence) for chunk in step.prefills]
+        if all(came):
+            return step, logits
+        rows = [*[True] * len(step.decodes), *compress(came, has_row)]
+        return Lanes(step.decodes, list(compress(step.prefills, came))), logits[rows]
 
     def _take(self, sequence: Sequence, token_id: int | None, logprob: TokenLogprob | None) -> Delta:
         """Find out whether the token that was chosen is the last, and what text it adds."""

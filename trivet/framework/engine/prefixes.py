@@ -7,9 +7,11 @@ for its logits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from trivet._native import Gate
+from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.sequence import Sequence
 from trivet.framework.memory.chain import Chain, Identity, Link, digest
 from trivet.framework.memory.host_tier import HostBlock
@@ -29,17 +31,26 @@ class PrefixCounts:
     pool: int = 0
     host: int = 0
     files: int = 0
-    stalled_s: float = 0.0  # time in which the next sequence waited for files
+    stalled_s: float = 0.0  # time in which the next sequence waited for files, or a step for what came meanwhile
+    arrived: int = 0  # prefixes of which blocks came from files while the step behind them ran
+    failed: int = 0  # of which some did not: the step was thrown away
 
 
 class Prefixes:
     """Finds prefixes in `pool`, and in `tiers` where there are any."""
 
-    def __init__(self, pool: SlotPool, tiers: Tiers | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pool: SlotPool,
+        tiers: Tiers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        max_step_tokens: int = 0,
+    ) -> None:
         self.counts = PrefixCounts()
         self._pool = pool
         self._tiers = tiers
         self._clock = clock
+        self._max_step_tokens = max_step_tokens
         self._identity = NOBODY if tiers is None else tiers.identity
         self._waiting: Sequence | None = None  # it would be admitted, but for a fetch
         self._waiting_since_s = 0.0
@@ -50,32 +61,71 @@ class Prefixes:
         """It has arrived and will want its prefix: what is in files begins to move now."""
         if self._tiers is not None:
             links = self._reusable(sequence)
-            sequence.fetch = self._tiers.fetch(links[len(self._pool.find(links)) :], self._pool.slot_tokens)
+            beyond, slot_tokens = links[len(self._pool.find(links)) :], self._pool.slot_tokens
+            num_after = len(sequence.tokens) - len(links) * slot_tokens
+            sequence.fetch = self._tiers.fetch(beyond, slot_tokens, num_after, self._max_step_tokens)
 
-    def can_admit(self, sequence: Sequence) -> bool:
-        """Do its tokens fit the pool, what is found there counted once? And is there no more to wait for?"""
+    def can_admit(self, sequence: Sequence, *, is_alone: bool = False) -> bool:
+        """Do its tokens fit the pool, what is found there counted once? And is there no more to wait for, but what may
+        come while its first step runs? `is_alone`: nobody else is in that step."""
         if not self._pool.fits(self._pool.find(self._reusable(sequence)), len(sequence.tokens)):
             return False
-        if self._tiers is not None and sequence.fetch is not None and self._tiers.is_worth_waiting(sequence.fetch):
+        fetch = sequence.fetch
+        if self._tiers is not None and fetch is not None and self._tiers.is_worth_waiting(fetch):
+            if self._tiers.is_hidden(fetch, is_alone=is_alone):
+                return True
             if self._waiting is not sequence:
                 self._waiting, self._waiting_since_s = sequence, self._clock()
             return False
         return True
 
     def admit(self, sequence: Sequence) -> None:
-        """Give it slots for all its tokens, the first of them with what was computed before. It has been asked."""
+        """Give it slots for all its tokens, the first of them with what was computed before. It has been asked.
+
+        What its fetch has not read yet counts as computed: it comes while the next step of the sequence runs.
+        """
         slot_tokens, held = self._pool.slot_tokens, sequence.slots
         links = self._reusable(sequence)
         found = self._pool.find(links)
         self._pool.share(held, found)
         # Taken before the pool grows: a slot that sinks may have another block evicted.
         taken = [] if self._tiers is None else self._tiers.take(links[len(found) :])
+        coming = self._reserve(sequence, links[len(found) + len(taken) :])
         self._pool.grow(held, len(sequence.tokens))
         sequence.num_named = len(found) + self._restore(sequence, taken, links[len(found) :], len(found))
+        is_whole = sequence.num_named == len(found) + len(taken)
         sequence.num_computed = sequence.num_named * slot_tokens
         self.counts.asked += len(sequence.tokens)
         self.counts.pool += len(found) * slot_tokens
+        self._stop_waiting(sequence)
+        if not self._bring(sequence, coming, is_whole=is_whole):
+            self._end_fetch(sequence)
+
+    def gates(self, chunks: Iterable[Chunk]) -> list[Gate]:
+        """What a step of these waits at, for blocks that are on their way."""
+        fetches = (chunk.sequence.fetch for chunk in chunks)
+        return [fetch.arrival.gate for fetch in fetches if fetch is not None and fetch.arrival is not None]
+
+    def came(self, sequence: Sequence) -> bool:
+        """Its step has run: did all come that it was promised? Else what the step made of it is worth nothing, and what
+        did not come is to be computed."""
+        fetch = sequence.fetch
+        if fetch is None or fetch.arrival is None:
+            return True
+        arrival, first, slot_tokens = fetch.arrival, sequence.num_named, self._pool.slot_tokens
+        self.counts.stalled_s += arrival.gate.stalled_s
+        has_come = not arrival.gate.has_failed
+        if has_come:
+            for block, slot in zip(arrival.blocks, arrival.slots, strict=True):
+                self._pool.name(slot, block.link)
+            sequence.num_named = first + len(arrival.slots)
+            self.counts.files += len(arrival.slots) * slot_tokens
+            self.counts.arrived += 1
+        else:
+            sequence.num_computed = first * slot_tokens
+            self.counts.failed += 1
         self._end_fetch(sequence)
+        return has_come
 
     def computed(self, sequence: Sequence) -> None:
         """A step has computed some of its tokens: the slots that are full now can be found."""
@@ -98,6 +148,10 @@ class Prefixes:
         """There is nothing to compute: wait a little for what the next sequence waits for."""
         if self._waiting is not None and self._waiting.fetch is not None:
             self._waiting.fetch.done.wait(_WAIT_S)
+
+    def step_back(self, sequence: Sequence) -> None:
+        """It gives its slots up: nothing comes to them any more."""
+        self._end_fetch(sequence)
 
     def leave(self, sequence: Sequence, *, is_in_doubt: bool = False) -> None:
         """It ends. `is_in_doubt`: something failed, and what it computed is not to be found by others."""
@@ -132,10 +186,32 @@ class Prefixes:
                 self.counts.host += self._pool.slot_tokens
         return len(taken)
 
-    def _end_fetch(self, sequence: Sequence) -> None:
+    def _reserve(self, sequence: Sequence, links: list[Link]) -> list[HostBlock]:
+        fetch = sequence.fetch
+        if self._tiers is None or fetch is None or not self._tiers.is_worth_waiting(fetch):
+            return []
+        return self._tiers.reserve(fetch, links)
+
+    def _bring(self, sequence: Sequence, coming: list[HostBlock], *, is_whole: bool) -> bool:
+        """Have them come to the slots behind those that are full, unless one of those is missing."""
+        if not coming:
+            return False
+        assert self._tiers is not None and sequence.fetch is not None
+        if not is_whole:
+            self._tiers.let_go(coming)
+            return False
+        slots = sequence.slots[sequence.num_named : sequence.num_named + len(coming)]
+        self._tiers.bring(sequence.fetch, coming, slots)
+        sequence.num_computed += len(coming) * self._pool.slot_tokens
+        return True
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
         if self._waiting is sequence:
             self.counts.stalled_s += self._clock() - self._waiting_since_s
             self._waiting = None
+
+    def _end_fetch(self, sequence: Sequence) -> None:
+        self._stop_waiting(sequence)
         if sequence.fetch is not None and self._tiers is not None:
             self._tiers.end(sequence.fetch)
             sequence.fetch = None

@@ -120,6 +120,7 @@ class Scheduler:
         """Take the newest runner's slots back; what is not found again of its tokens it will compute again."""
         sequence = self.running.pop()
         self.decodes.leave(sequence)
+        self._prefixes.step_back(sequence)
         self._pool.release(sequence.slots)
         sequence.num_computed = sequence.num_named = 0
         self.waiting.push_back(sequence)
@@ -131,7 +132,7 @@ class Scheduler:
         sequence = self.waiting.first()
         if sequence is None:
             return False
-        if self._prefixes.can_admit(sequence):
+        if self._prefixes.can_admit(sequence, is_alone=not self.running):
             return True
         if sequence is not self._held_up:
             self._held_up = sequence

@@ -44,6 +44,7 @@ class Binding:
     bind: Callable[[Request], BoundPlan]
     run_samples: Callable[[str | None], Run]  # takes the CPU's kernel target, or None for the best
     describe: Callable[[str | None], str]  # what runs, for people
+    awaits_streams: bool = False  # a step waits for a stream where it is needed, and not for all before it begins
     slot_tokens: int | None = None  # where the device's operators fix it; None: as many as a slot's bytes hold
     has_own_memory: bool = False  # weights are brought there; else they lie in the host's
     free_bytes: Callable[[], int | None] = lambda: None  # of a memory of its own
@@ -199,6 +200,7 @@ BINDINGS: dict[DeviceName, Binding] = {
         _bind_cpu,
         run_samples=_cpu_samples,
         describe=lambda target: target or targets()[0],
+        awaits_streams=True,
     ),
     "torch": Binding(_bind_torch, run_samples=_torch_samples, describe=lambda target: "torch"),
     # 128: the block of a paged cache that npu_fused_infer_attention_score takes for prefill in every layout

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trivet._native import Program, Sampler, Team
+from trivet._native import Gate, Program, Sampler, Team
 from trivet.base.dtypes import Array, item_bytes, storage
 from trivet.base.errors import GraphError
 from trivet.base.units import align_up
+from trivet.framework.graph.fetches import fetched_streams
 from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.plan import Batch, Limits, refusal
 from trivet.framework.memory.arena import Arena
@@ -49,6 +50,9 @@ class CpuPlan:
         self.num_slots = num_slots
         self.slot_tokens = slots.slot_tokens
         self.slot_bytes = slots.stride_bytes
+        fetched = fetched_streams(graph)
+        self.pieces = slots.pieces(tuple(fetched.values()))
+        self._num_pieces = {coming: number for number, coming in enumerate(fetched, 1)}  # that make it whole
         self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
         self.graph = graph
         self.sampler = Sampler(team, self.vocab_size, target)
@@ -65,7 +69,7 @@ class CpuPlan:
         self._program = Program(target)
         self.nodes: list[Node] = []  # those that became an instruction, in order
         for node in graph.nodes:
-            if not operator_named(node.operator).is_view:
+            if not operator_named(node.operator).is_view and node.operator != "kv_fetch":
                 self._append(node)
         self._inputs = {name: self.view(name) for name in graph.inputs if name in self._offsets}
         self._logits = self.view(graph.outputs[0])
@@ -83,8 +87,8 @@ class CpuPlan:
     def pool_bytes(self) -> int:
         return self._pool.num_bytes
 
-    def run(self, batch: Batch) -> Array:
-        return self._run(batch, None)
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        return self._run(batch, None, arriving)
 
     def profile(self, batch: Batch) -> tuple[Array, Array]:
         """As `run`; also the seconds of each of `nodes`."""
@@ -114,8 +118,8 @@ class CpuPlan:
     def read_slot(self, slot: int, into: Array) -> None:
         into[:] = self._slot(slot)
 
-    def write_slot(self, slot: int, source: Array) -> None:
-        self._slot(slot)[:] = source
+    def write_slot(self, slot: int, piece: slice, source: Array) -> None:
+        self._slot(slot)[piece] = source[piece]
 
     def close(self) -> None:
         """Give the memory back; the plan cannot run after it."""
@@ -123,7 +127,7 @@ class CpuPlan:
         self._activations.close()
         self._pool.close()
 
-    def _run(self, batch: Batch, seconds: Array | None) -> Array:
+    def _run(self, batch: Batch, seconds: Array | None, arriving: Sequence[Gate] = ()) -> Array:
         num_tokens, num_sequences, num_rows = len(batch.tokens), len(batch.slots), len(batch.rows)
         limits = self.limits
         assert num_tokens <= limits.max_tokens and num_sequences <= limits.max_sequences, "a step beyond the limits"
@@ -134,7 +138,7 @@ class CpuPlan:
         inputs["starts"][: num_sequences + 1] = batch.starts
         inputs["slots"][:num_sequences, : batch.slots.shape[1]] = batch.slots
         inputs["rows"][:num_rows] = batch.rows
-        self._program.run(self._team, num_tokens, num_sequences, num_rows, seconds)
+        self._program.run(self._team, num_tokens, num_sequences, num_rows, seconds, arriving)
         return self._logits[:num_rows]
 
     def _slot(self, slot: int) -> Array:
@@ -158,6 +162,10 @@ class CpuPlan:
                 self._operands[made] = self._operands[source]
 
     def _append(self, node: Node) -> None:
+        if node.operator == "kv_await":
+            self._program.add_wait(self._num_pieces[str(node.inputs[0])])
+            self.nodes.append(node)
+            return
         contract, call = operator_named(node.operator), self.graph.call(node)
         chosen = choose(call, "cpu")
         if not isinstance(chosen, Implementation):

@@ -77,12 +77,28 @@ def caches_are_read_after_their_write(graph: Graph) -> Iterator[str]:
             newest[stream_of[source]] = made
 
 
+def what_is_fetched_is_awaited(graph: Graph) -> Iterator[str]:
+    """Between its fetch and its `kv_await` nobody reads a stream or writes to it: blocks are coming to its slots."""
+    coming = {name for node in graph.nodes if node.operator == "kv_fetch" for name in node.outputs}
+    awaited = set[str]()
+    for node in graph.nodes:
+        for name in node.names:
+            if node.operator == "kv_await" and name not in coming:
+                yield f"kv_await takes {name}, which nobody fetches"
+            if node.operator != "kv_await" and name in coming:
+                yield f"{node.operator} takes {name}, which is on its way and not awaited"
+            awaited.add(name)
+    for name in sorted(coming - awaited):
+        yield f"{name} is fetched and never awaited"
+
+
 LAWS: tuple[Law, ...] = (
     defined_once_and_before_use,
     contracts_hold,
     every_value_is_used,
     recipes_make_their_weights,
     caches_are_read_after_their_write,
+    what_is_fetched_is_awaited,
 )
 
 

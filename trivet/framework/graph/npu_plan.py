@@ -7,11 +7,12 @@ device, call by call and unpadded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
+from trivet._native import Gate
 from trivet.base.dtypes import Array
 from trivet.base.units import format_bytes
 from trivet.framework.graph.buckets import bucket_of, bucket_sizes, most_padding, padded
@@ -73,7 +74,8 @@ class NpuPlan(TorchPlan):
         self.target = f"{self.target}, {'not captured' if self.not_captured else 'captured'}: {outcome}"
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        assert not arriving, "what comes in one piece is awaited before a step"
         is_decode = len(batch.tokens) == len(batch.slots) == len(batch.rows) <= self._decode_sizes[-1]
         num_tokens = bucket_of(len(batch.tokens), self._decode_sizes if is_decode else self._token_sizes)
         num_rows = num_tokens if is_decode else bucket_of(len(batch.rows), self._row_sizes)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trivet._native import Sampler
+from trivet._native import Gate, Sampler
 from trivet.base.dtypes import Array
 from trivet.driver.devices.memory import Memory
 from trivet.framework.graph.ir import Graph, Node
-from trivet.framework.memory.tiers import SlotMemory
+from trivet.framework.memory.slot_memory import SlotMemory
 
 
 class Bring(Protocol):
@@ -75,8 +75,12 @@ class Plan(Protocol):
         """Chooses tokens from rows of logits, on the host's threads that the plan has."""
         ...
 
-    def run(self, batch: Batch) -> Array:
-        """Logits of the wanted rows, float32 [rows, vocab_size]; overwritten by the next step."""
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        """Logits of the wanted rows, float32 [rows, vocab_size]; overwritten by the next step.
+
+        `arriving`: slots of these sequences fill while the step runs. It reads the first stream once one piece of each
+        has come, and so on; of a gate that has failed, what the step makes of its sequence is to be thrown away.
+        """
         ...
 
 

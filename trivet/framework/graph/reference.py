@@ -6,10 +6,11 @@ compared with, on small models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trivet._native import Gate
 from trivet.base.dtypes import Array, DType, cast
 from trivet.framework.graph.ir import Graph, continued
 from trivet.framework.graph.plan import Batch, Limits
@@ -35,7 +36,9 @@ class ReferencePlan:
             for stream in graph.streams
         }
 
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        for gate in arriving:  # streams come one after the other: whole when the last has come
+            gate.wait(len(self._caches))
         return self.trace(batch)[self._graph.outputs[0]].astype(np.float32)
 
     def trace(self, batch: Batch) -> dict[str, Array]:

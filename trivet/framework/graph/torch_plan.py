@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from trivet._native import Sampler, Team
+from trivet._native import Gate, Sampler, Team
 from trivet.base.dtypes import Array
 from trivet.framework.graph.ir import Graph, continued
 from trivet.framework.graph.plan import Batch, Bring, Limits
@@ -77,7 +77,13 @@ class TorchPlan:
             start, end = end, end + part.nbytes
             into[start:end] = part.cpu().contiguous().view(torch.uint8).numpy().ravel()
 
-    def write_slot(self, slot: int, source: Array) -> None:
+    @property
+    def pieces(self) -> tuple[slice, ...]:
+        """One: a step waits for a slot as a whole, before it begins."""
+        return (slice(0, self.slot_bytes),)
+
+    def write_slot(self, slot: int, piece: slice, source: Array) -> None:
+        assert piece == self.pieces[0], "a slot comes in one piece"
         end = 0
         for part in self._calls.slot_parts(slot):
             start, end = end, end + part.nbytes
@@ -91,7 +97,8 @@ class TorchPlan:
         made = (name for node in self.nodes for name in node.outputs if name not in caches)
         return sum(self.graph.values[name].bytes(sizes) for name in made)
 
-    def run(self, batch: Batch) -> Array:
+    def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        assert not arriving, "what comes in one piece is awaited before a step"
         return _on_host(self._step(batch, plainly)[0])
 
     def profile(self, batch: Batch) -> tuple[Array, Array]:

@@ -1,13 +1,15 @@
 """A stored block of KV cache that proves itself: what it says of itself, and the one way to believe it.
 
-A block is a header of one page, then the bytes of one slot. `read_block` returns nothing that it has not compared:
-the header's own checksum, every field with what the reader expects, and the checksum of the bytes that it has read.
+A block is a header of one page, then the bytes of one slot, in pieces that are proved one by one. Nothing is returned
+that was not compared: the header's own checksum, every field with what the reader expects, and the checksum of every
+piece that was read.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -18,13 +20,16 @@ from trivet.base.units import KIB
 from trivet.framework.memory.chain import Identity, Link, digest
 
 HEADER_BYTES = 4096  # a page, so that the payload begins on one too
-FORMAT = 1
+FORMAT = 2
 
-_PIECE_BYTES = 256 * KIB  # stays in the processor's cache between being read and being hashed
+_READ_BYTES = 256 * KIB  # stays in the processor's cache between being read and being hashed
 _MAGIC = b"trivetKV"
-# magic, format, name, parent, tokens, salt, model, layout, writer's version, payload's bytes and XXH3, header's XXH3
-_FIELDS = struct.Struct("<8sQ32s32s32s32s32s32s24sQQ")
+# magic, format, name, parent, tokens, salt, model, layout, writer's version, number of pieces; then the bytes and the
+# XXH3 of each; at the end of the page the header's XXH3
+_FIELDS = struct.Struct("<8sQ32s32s32s32s32s32s24sQ")
+_PIECE = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
+MAX_PIECES = (HEADER_BYTES - _FIELDS.size - _CHECKSUM.size) // _PIECE.size
 
 
 class BlockError(Exception):
@@ -37,24 +42,35 @@ class Header:
 
     link: Link
     identity: Identity
-    payload_bytes: int
-    checksum: int  # XXH3-64 of the payload
+    piece_bytes: tuple[int, ...]  # of the pieces that the payload consists of, one after the other
+    checksums: tuple[int, ...]  # XXH3-64 of each
     writer: str = __version__
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(self.piece_bytes)
 
     def encode(self) -> bytes:
         """The page that stands before the payload."""
         link, identity = self.link, self.identity
+        assert len(self.piece_bytes) == len(self.checksums) <= MAX_PIECES, "more pieces than a page has room for"
         fields = _FIELDS.pack(
             _MAGIC, FORMAT, link.name, link.parent, link.tokens, link.salt, identity.model, identity.layout,
-            self.writer.encode()[:24], self.payload_bytes, self.checksum,
+            self.writer.encode()[:24], len(self.piece_bytes),
         )  # fmt: skip
-        page = fields.ljust(HEADER_BYTES - _CHECKSUM.size, b"\0")
+        pieces = b"".join(_PIECE.pack(*piece) for piece in zip(self.piece_bytes, self.checksums, strict=True))
+        page = (fields + pieces).ljust(HEADER_BYTES - _CHECKSUM.size, b"\0")
         return page + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(page))
 
 
 def checksum(payload: Array) -> int:
-    """XXH3-64 of the bytes of a slot."""
+    """XXH3-64 of bytes that lie together."""
     return int(xxhash.xxh3_64_intdigest(payload.data))
+
+
+def checksums(payload: Array, pieces: Sequence[slice]) -> tuple[int, ...]:
+    """XXH3-64 of each piece of the bytes of a slot."""
+    return tuple(checksum(payload[piece]) for piece in pieces)
 
 
 def decode(page: bytes) -> Header:
@@ -63,33 +79,57 @@ def decode(page: bytes) -> Header:
         raise BlockError(f"its header is {len(page)} bytes, wanted {HEADER_BYTES}")
     if (found := xxhash.xxh3_64_intdigest(page[: -_CHECKSUM.size])) != _CHECKSUM.unpack(page[-_CHECKSUM.size :])[0]:
         raise BlockError(f"its header has checksum {found:016x}, another is recorded")
-    magic, form, *digests, writer, payload_bytes, payload_checksum = _FIELDS.unpack_from(page)
-    if (magic, form) != (_MAGIC, FORMAT):
+    magic, form, *digests, writer, num_pieces = _FIELDS.unpack_from(page)
+    if (magic, form) != (_MAGIC, FORMAT) or num_pieces > MAX_PIECES:
         raise BlockError(f"it is of format {form}, this trivet reads {FORMAT}")
+    end = _FIELDS.size + num_pieces * _PIECE.size
+    pieces = tuple(_PIECE.iter_unpack(page[_FIELDS.size : end]))
     name, parent, tokens, salt, model, layout = digests
     identity = Identity(model, layout)
     text = writer.rstrip(b"\0").decode("ascii", "replace")
-    return Header(Link(name, parent, tokens, salt), identity, payload_bytes, payload_checksum, text)
+    piece_bytes, found_checksums = tuple(size for size, _ in pieces), tuple(each for _, each in pieces)
+    return Header(Link(name, parent, tokens, salt), identity, piece_bytes, found_checksums, text)
 
 
-def read_block(file: int, link: Link, identity: Identity, into: Array) -> int:
-    """Fill `into` (uint8) with the payload of the open file, proved to be that of `link`; its checksum.
+def read_header(file: int, link: Link, identity: Identity, pieces: Sequence[slice]) -> tuple[int, ...]:
+    """The checksums that the open file has for its pieces, its header being proved to be that of `link`.
 
-    Raises BlockError when anything differs: then `into` holds bytes that must not be used. OSError as the file does.
+    Raises BlockError when anything differs. OSError as the file does.
     """
     page = bytearray(HEADER_BYTES)
-    size = os.fstat(file).st_size
-    if size != HEADER_BYTES + into.nbytes:
-        raise BlockError(f"it is {size} bytes, wanted {HEADER_BYTES + into.nbytes}")
+    size, wanted_size = os.fstat(file).st_size, HEADER_BYTES + pieces[-1].stop
+    if size != wanted_size:
+        raise BlockError(f"it is {size} bytes, wanted {wanted_size}")
     _read_fully(file, memoryview(page), 0)
     header = decode(bytes(page))
-    wanted = Header(link, identity, into.nbytes, header.checksum, header.writer)
+    wanted = Header(link, identity, _sizes(pieces), header.checksums, header.writer)
     if header != wanted:
         raise BlockError(f"its {_difference(header, wanted)} is another")
+    return header.checksums
+
+
+def read_piece(file: int, piece: slice, recorded: int, into: Array) -> None:
+    """Fill that piece of `into` (uint8, of a whole slot) from the open file.
+
+    Raises BlockError when it has another checksum than `recorded`: then it holds bytes that must not be used. OSError
+    as the file does.
+    """
+    _read_fully(file, into[piece].data, HEADER_BYTES + piece.start)
+    if (found := checksum(into[piece])) != recorded:
+        raise _changed(found, recorded)
+
+
+def read_block(file: int, link: Link, identity: Identity, pieces: Sequence[slice], into: Array) -> tuple[int, ...]:
+    """Fill `into` with the payload of the open file, proved to be that of `link`; the checksums of its pieces.
+
+    Raises as `read_header` and `read_piece` do.
+    """
+    recorded = read_header(file, link, identity, pieces)
     _read_fully(file, into.data, HEADER_BYTES)
-    if (found := checksum(into)) != header.checksum:
-        raise BlockError(f"its bytes have checksum {found:016x}, recorded is {header.checksum:016x}")
-    return found
+    for piece, wanted in zip(pieces, recorded, strict=True):
+        if (found := checksum(into[piece])) != wanted:
+            raise _changed(found, wanted)
+    return recorded
 
 
 def prove(file: int, name: bytes) -> None:
@@ -101,13 +141,24 @@ def prove(file: int, name: bytes) -> None:
         raise BlockError("its name is another")
     if (size := os.fstat(file).st_size) != HEADER_BYTES + header.payload_bytes:
         raise BlockError(f"it is {size} bytes, wanted {HEADER_BYTES + header.payload_bytes}")
-    hasher, piece = xxhash.xxh3_64(), bytearray(_PIECE_BYTES)
-    for offset in range(0, header.payload_bytes, _PIECE_BYTES):
-        view = memoryview(piece)[: header.payload_bytes - offset]
-        _read_fully(file, view, HEADER_BYTES + offset)
-        hasher.update(view)
-    if (found := hasher.intdigest()) != header.checksum:
-        raise BlockError(f"its bytes have checksum {found:016x}, recorded is {header.checksum:016x}")
+    buffer, start = bytearray(_READ_BYTES), HEADER_BYTES
+    for size, recorded in zip(header.piece_bytes, header.checksums, strict=True):
+        hasher = xxhash.xxh3_64()
+        for offset in range(0, size, _READ_BYTES):
+            view = memoryview(buffer)[: size - offset]
+            _read_fully(file, view, start + offset)
+            hasher.update(view)
+        if (found := hasher.intdigest()) != recorded:
+            raise _changed(found, recorded)
+        start += size
+
+
+def _changed(found: int, recorded: int) -> BlockError:
+    return BlockError(f"its bytes have checksum {found:016x}, recorded is {recorded:016x}")
+
+
+def _sizes(pieces: Sequence[slice]) -> tuple[int, ...]:
+    return tuple(piece.stop - piece.start for piece in pieces)
 
 
 def _read_fully(file: int, into: memoryview, offset: int) -> None:
@@ -124,6 +175,6 @@ def _difference(header: Header, wanted: Header) -> str:
         *((name, getattr(header.link, name), getattr(wanted.link, name)) for name in Link._fields),
         ("model", header.identity.model, wanted.identity.model),
         ("layout", header.identity.layout, wanted.identity.layout),
-        ("size", header.payload_bytes, wanted.payload_bytes),
+        ("size", header.piece_bytes, wanted.piece_bytes),
     )
     return next(name for name, found, expected in pairs if found != expected)

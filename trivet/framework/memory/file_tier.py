@@ -13,18 +13,30 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from trivet.base.dtypes import Array
 from trivet.base.errors import ResourceError
 from trivet.base.units import format_bytes
-from trivet.framework.memory.block import FORMAT, HEADER_BYTES, BlockError, Header, prove, read_block
+from trivet.framework.memory.block import (
+    FORMAT,
+    HEADER_BYTES,
+    BlockError,
+    Header,
+    prove,
+    read_block,
+    read_header,
+    read_piece,
+)
 from trivet.framework.memory.chain import Identity, Link
 
 _log = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
 
 _SECTOR_BYTES = 512  # of st_blocks, whatever the file system's own
 _SUFFIX = f".kv{FORMAT}"  # blocks of another format lie in the same budget, and are left alone until evicted
@@ -51,15 +63,17 @@ class FileCounts:
 
 
 class FileTier:
-    """The blocks in `folder` that belong to `identity`, `block_bytes` each; all blocks there take at most
+    """The blocks in `folder` that belong to `identity`, each in these `pieces`; all blocks there take at most
     `budget_bytes`, those of other models included.
 
     Raises ResourceError when the folder cannot be made or read, or the budget is less than one block. Not for two
-    threads at once, but for `holds` and `read`, which any may call.
+    threads at once, but for `holds` and what reads a block, which any may call.
     """
 
-    def __init__(self, folder: Path, budget_bytes: int, identity: Identity, block_bytes: int) -> None:
-        self.block_bytes = block_bytes
+    def __init__(self, folder: Path, budget_bytes: int, identity: Identity, pieces: Sequence[slice]) -> None:
+        block_bytes = pieces[-1].stop
+        self._pieces = pieces
+        self._piece_bytes = tuple(piece.stop - piece.start for piece in pieces)
         self.counts = FileCounts()
         self._folder = folder
         self._budget_bytes = budget_bytes
@@ -112,31 +126,27 @@ class FileTier:
             return
         self._names = names - self._bad
 
-    def read(self, link: Link, into: Array) -> int | None:
-        """Fill `into` [block_bytes] and return its checksum; None when there is no such block that proves itself."""
-        try:
-            file = os.open(self._path(link.name), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # evicted, by whichever process
-            self._names.discard(link.name)
-            return None
-        except OSError as error:
-            self._failed("read", error)
-            return None
-        try:
-            found = read_block(file, link, self._identity, into)
-            with suppress(OSError):
-                os.utime(file)  # used now: what is evicted is what was not
-            return found
-        except BlockError as error:
-            self._quarantine(link.name, str(error))
-        except OSError as error:
-            self._failed("read", error)
-        finally:
-            os.close(file)
-        return None
+    def read(self, link: Link, into: Array) -> tuple[int, ...] | None:
+        """Fill `into` [block_bytes] and return its pieces' checksums; None when there is no such block that proves
+        itself."""
+        return self._from(link, lambda file: read_block(file, link, self._identity, self._pieces, into))
 
-    def publish(self, blocks: Sequence[tuple[Link, Array, int]]) -> None:
-        """Keep these (link, payload, its checksum), all on disk when the call returns; what fails is left out."""
+    def begin(self, link: Link) -> tuple[int, ...] | None:
+        """The checksums that such a block must have, for `read_piece`; None when there is none that says so."""
+        return self._from(link, lambda file: read_header(file, link, self._identity, self._pieces))
+
+    def read_piece(self, link: Link, number: int, recorded: int, into: Array) -> bool:
+        """Fill that piece of `into` [block_bytes]; false when the block is gone, or it is not the one `recorded`."""
+
+        def read(file: int) -> bool:
+            read_piece(file, self._pieces[number], recorded, into)
+            return True
+
+        return self._from(link, read) is not None
+
+    def publish(self, blocks: Sequence[tuple[Link, Array, tuple[int, ...]]]) -> None:
+        """Keep these (link, payload, its pieces' checksums), all on disk when the call returns; what fails is left
+        out."""
         if not self._is_writer:
             try:
                 self._is_writer = self._take_over()
@@ -146,11 +156,11 @@ class FileTier:
                 return
             self.look()
         written = {}
-        for link, payload, payload_checksum in blocks:
+        for link, payload, payload_checksums in blocks:
             is_here = link.name in written or self.holds(link)
             if is_here or not self._make_room(HEADER_BYTES + payload.nbytes):
                 continue
-            header = Header(link, self._identity, payload.nbytes, payload_checksum)
+            header = Header(link, self._identity, self._piece_bytes, payload_checksums)
             size = self._write(self._partial(link.name), header.encode(), payload)
             if size is not None:
                 written[link.name] = size
@@ -196,6 +206,29 @@ class FileTier:
         """Let another process write. Nothing is written after it."""
         self._is_writer = False
         os.close(self._lock)
+
+    def _from(self, link: Link, read: Callable[[int], _Found]) -> _Found | None:
+        """What `read` makes of the block's open file; None when there is none, or it is not what it is taken for."""
+        try:
+            file = os.open(self._path(link.name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # evicted, by whichever process
+            self._names.discard(link.name)
+            return None
+        except OSError as error:
+            self._failed("read", error)
+            return None
+        try:
+            found = read(file)
+            with suppress(OSError):
+                os.utime(file)  # used now: what is evicted is what was not
+            return found
+        except BlockError as error:
+            self._quarantine(link.name, str(error))
+        except OSError as error:
+            self._failed("read", error)
+        finally:
+            os.close(file)
+        return None
 
     def _path(self, name: bytes) -> Path:
         return self._folder / "blocks" / f"{name.hex()}{_SUFFIX}"

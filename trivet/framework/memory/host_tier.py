@@ -23,7 +23,7 @@ class HostBlock:
 
     link: Link
     payload: Array  # uint8 [block_bytes], of the arena
-    checksum: int = 0  # XXH3-64 of the payload, once it is filled
+    checksums: tuple[int, ...] = ()  # XXH3-64 of the pieces of the payload, once it is filled
     num_pins: int = 0
     is_from_files: bool = False
 

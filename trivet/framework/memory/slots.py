@@ -31,6 +31,15 @@ class SlotLayout:
     def pool_bytes(self, num_slots: int) -> int:
         return num_slots * self.stride_bytes
 
+    def pieces(self, streams: Sequence[str]) -> tuple[slice, ...]:
+        """The bytes of a slot, cut so that each of `streams` is whole with one piece more; in one piece for none.
+
+        They are all the streams, in the order in which they lie.
+        """
+        assert not streams or list(streams) == list(self.offsets), "streams come in another order than they lie in"
+        starts = [self.offsets[name] for name in streams] or [0]
+        return tuple(slice(start, end) for start, end in zip(starts, [*starts[1:], self.stride_bytes], strict=True))
+
     def slots_for(self, num_tokens: int) -> int:
         """How many slots hold `num_tokens` tokens of one sequence."""
         return -(-num_tokens // self.slot_tokens)

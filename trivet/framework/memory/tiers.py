@@ -10,15 +10,18 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import takewhile
 
-from trivet.base.dtypes import Array
-from trivet.framework.memory.block import checksum
+from trivet._native import Gate
+from trivet.framework.memory.arrival import Arrival
+from trivet.framework.memory.block import checksums
 from trivet.framework.memory.chain import Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostBlock, HostTier
+from trivet.framework.memory.slot_memory import SlotMemory
 from trivet.framework.memory.worth import Worth
 
 _log = logging.getLogger(__name__)
@@ -30,21 +33,6 @@ _LOOK_PAUSE_S = 60.0  # between two looks at what other processes wrote
 
 
 _Act = Callable[[FileTier], None]  # what the thread that writes is asked to do between two batches
-
-
-class SlotMemory(Protocol):
-    """Where the bytes of the slots are. Slots are `slot_bytes` each, the same on every host of one layout."""
-
-    @property
-    def slot_bytes(self) -> int: ...
-
-    def read_slot(self, slot: int, into: Array) -> None:
-        """Copy the slot into `into`, uint8 [slot_bytes]."""
-        ...
-
-    def write_slot(self, slot: int, source: Array) -> None:
-        """Copy `source`, uint8 [slot_bytes], into the slot."""
-        ...
 
 
 @dataclass
@@ -67,6 +55,9 @@ class Fetch:
     links: Sequence[Link]
     until_s: float  # after it, computing again is sooner
     blocks: list[HostBlock]  # those read so far, and those before them that were here
+    num_beside: int  # tokens that the step behind them computes
+    num_read: int = 0
+    arrival: Arrival | None = None  # of the rest, once its sequence runs
     is_ended: bool = False  # nobody wants it any more
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -93,7 +84,8 @@ class Tiers:
         self._memory = memory
         self._clock = clock
         self._lock = threading.Lock()  # over the host tier and the pins of its blocks; never held over a file
-        self._reads: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Fetch | Arrival | None] = queue.SimpleQueue()
+        self._arrivals: deque[Arrival] = deque()  # before all fetches: a step waits for them
         self._writes: queue.SimpleQueue[HostBlock | _Act] = queue.SimpleQueue()
         self._is_closed = False
         self._next_round_s = clock()
@@ -123,7 +115,7 @@ class Tiers:
             self.counts.dropped += 1
             return
         self._memory.read_slot(slot, block.payload)
-        block.checksum = checksum(block.payload)
+        block.checksums = checksums(block.payload, self._memory.pieces)
         with self._lock:
             if self.host.find(link.name) is None:  # else it came from a file meanwhile
                 self.host.keep(block)
@@ -147,22 +139,17 @@ class Tiers:
 
     def restore(self, block: HostBlock, slot: int) -> bool:
         """Copy a block that was taken into the slot; false when it does not prove itself. Unpins it."""
-        is_whole = checksum(block.payload) == block.checksum
+        is_whole = checksums(block.payload, self._memory.pieces) == block.checksums
         if is_whole:
-            self._memory.write_slot(slot, block.payload)
+            for piece in self._memory.pieces:
+                self._memory.write_slot(slot, piece, block.payload)
         with self._lock:
             if not is_whole:
                 self.host.drop(block)
                 self.counts.corrupt_host += 1
                 _log.error("event=kv_block_corrupt tier=host block=%s", block.link.name.hex())
-            elif block.is_from_files:
-                # A block is worth a place here from its second use on: the first copy of it is in the pool now.
-                self.host.touch(block, is_last=False)
-                block.is_from_files = False
-                self.counts.restored_files += 1
             else:
-                self.host.touch(block)
-                self.counts.restored_host += 1
+                self._restored(block)
             self.host.unpin(block)
         return is_whole
 
@@ -172,22 +159,27 @@ class Tiers:
             for block in blocks:
                 self.host.unpin(block)
 
-    def fetch(self, links: Sequence[Link], block_tokens: int) -> Fetch | None:
+    def fetch(
+        self, links: Sequence[Link], block_tokens: int, num_after: int = 0, max_step_tokens: int = 0
+    ) -> Fetch | None:
         """Begin to read the first of these blocks that are in files, past those in host memory; None when there is
-        nothing to read, or computing them again is sooner. Who gets one calls `end` when it is through with it."""
+        nothing to read, or computing them again is sooner. Behind all of them `num_after` tokens are to be computed, at
+        most `max_step_tokens` in a step. Who gets one calls `end` when it is through with it."""
         if self.files is None:
             return None
         here = self.take(links)  # what is read is of no use without these
         beyond = links[len(here) :]
         num_blocks = next((i for i, link in enumerate(beyond) if not self.files.holds(link)), len(beyond))
+        num_beside = min(num_after + (len(beyond) - num_blocks) * block_tokens, max_step_tokens)
+        num_tokens, num_pieces = num_blocks * block_tokens, len(self._memory.pieces)
         patience_s = None
         if num_blocks:
-            patience_s = self.worth.patience_s(num_blocks, num_blocks * block_tokens, self._num_queued)
+            patience_s = self.worth.patience_s(num_blocks, num_tokens, self._num_queued, num_beside, num_pieces)
             self.counts.refused += patience_s is None
         if patience_s is None:
             self.let_go(here)
             return None
-        fetch = Fetch(beyond[:num_blocks], self._clock() + patience_s, here)
+        fetch = Fetch(beyond[:num_blocks], self._clock() + patience_s, here, num_beside)
         with self._lock:
             self._num_queued += num_blocks
         self._reads.put(fetch)
@@ -196,8 +188,43 @@ class Tiers:
     def is_worth_waiting(self, fetch: Fetch) -> bool:
         return not fetch.done.is_set() and self._clock() < fetch.until_s
 
+    def is_hidden(self, fetch: Fetch, *, is_alone: bool) -> bool:
+        """May a step begin now, and the rest of the fetch arrive while it runs? `is_alone`: nobody else would be kept
+        waiting with it."""
+        if len(self._memory.pieces) == 1:
+            return False
+        return is_alone or self.worth.is_hidden(len(fetch.links) - fetch.num_read, fetch.num_beside)
+
+    def reserve(self, fetch: Fetch, links: Sequence[Link]) -> list[HostBlock]:
+        """Room for the first of these that the fetch is to read, or what it has read of them meanwhile; pinned until
+        they have arrived, or `let_go`."""
+        wanted = set(fetch.links)
+        reserved = []
+        with self._lock:
+            for link in takewhile(wanted.__contains__, links):
+                block = self.host.find(link.name)
+                if block is not None:
+                    block.num_pins += 1
+                elif (block := self.host.reserve(link)) is None:
+                    break
+                else:
+                    block.is_from_files = True
+                reserved.append(block)
+        return reserved
+
+    def bring(self, fetch: Fetch, blocks: Sequence[HostBlock], slots: Sequence[int]) -> None:
+        """What was reserved is to come into these slots while a step runs: before all else, and piece by piece."""
+        left_s = fetch.until_s - self._clock()
+        arrival = Arrival(blocks, slots, Gate(time.monotonic() + left_s))
+        with self._lock:
+            fetch.arrival = arrival
+            self._arrivals.append(arrival)
+        self._reads.put(arrival)
+
     def end(self, fetch: Fetch) -> None:
-        """What it has read may be evicted; what it has not read is not read."""
+        """What it has read may be evicted; what it has not read is not read, and its slots are not written to."""
+        if fetch.arrival is not None:
+            fetch.arrival.end()
         with self._lock:
             fetch.is_ended = True
             for block in fetch.blocks:
@@ -233,18 +260,25 @@ class Tiers:
         self.host.close()
 
     def _read_files(self, files: FileTier) -> None:
-        while (fetch := self._reads.get()) is not None:
-            for link in fetch.links:
-                if not self._read_one(files, fetch, link):
-                    break
-            with self._lock:
-                self._num_queued -= len(fetch.links)
-            fetch.done.set()
+        while (item := self._reads.get()) is not None:
+            self._bring_arrivals(files)
+            if isinstance(item, Fetch):
+                self._read_fetch(files, item)
+
+    def _read_fetch(self, files: FileTier, fetch: Fetch) -> None:
+        for link in fetch.links:
+            if not self._read_one(files, fetch, link):
+                break
+            self._bring_arrivals(files)
+        with self._lock:
+            self._num_queued -= len(fetch.links)
+        fetch.done.set()
 
     def _read_one(self, files: FileTier, fetch: Fetch, link: Link) -> bool:
         with self._lock:
-            if fetch.is_ended:
+            if fetch.is_ended or fetch.arrival is not None:
                 return False
+            fetch.num_read += 1
             block = self.host.find(link.name)
             if block is not None:
                 block.num_pins += 1
@@ -260,7 +294,7 @@ class Tiers:
         with self._lock:
             is_new = found is not None and self.host.find(link.name) is None
             if found is not None and is_new:
-                block.checksum, block.is_from_files = found, True
+                block.checksums, block.is_from_files = found, True
                 self.host.keep(block)
                 self.counts.fetched += 1
             if is_new and not fetch.is_ended:
@@ -268,6 +302,34 @@ class Tiers:
             else:
                 self.host.unpin(block)
         return found is not None
+
+    def _bring_arrivals(self, files: FileTier) -> None:
+        while self._arrivals:
+            arrival = self._arrivals.popleft()
+            num_read = sum(not block.checksums for block in arrival.blocks)
+            start = self._clock()
+            is_whole = arrival.bring(files, self._memory)
+            if is_whole and num_read:
+                self.worth.block.learn(self._clock() - start, num_read)
+            with self._lock:
+                for block in arrival.blocks:
+                    if is_whole and self.host.find(block.link.name) is None:
+                        self.host.keep(block)
+                        self.counts.fetched += 1
+                    if is_whole:
+                        self._restored(block)
+                    self.host.unpin(block)
+
+    def _restored(self, block: HostBlock) -> None:
+        """It is in a slot now, too."""
+        if block.is_from_files:
+            # A block is worth a place here from its second use on: the first copy of it is in the pool now.
+            self.host.touch(block, is_last=False)
+            block.is_from_files = False
+            self.counts.restored_files += 1
+        else:
+            self.host.touch(block)
+            self.counts.restored_host += 1
 
     def _write_files(self, files: FileTier) -> None:
         pause_s = _SCRUB_PAUSE_S
@@ -280,7 +342,7 @@ class Tiers:
                 batch.append(item)
                 item = self._next_write(0) if len(batch) < _MAX_BATCH else None
             if batch:
-                files.publish([(block.link, block.payload, block.checksum) for block in batch])
+                files.publish([(block.link, block.payload, block.checksums) for block in batch])
                 self.let_go(batch)
             if item is not None:
                 item(files)

@@ -30,18 +30,38 @@ class Worth:
         self.token = Rate()
         self._num_refused = 0
 
-    def patience_s(self, num_blocks: int, num_tokens: int, num_queued: int) -> float | None:
+    def patience_s(
+        self, num_blocks: int, num_tokens: int, num_queued: int, num_beside: int = 0, num_pieces: int = 1
+    ) -> float | None:
         """How long it pays to wait for `num_blocks` blocks of `num_tokens` tokens in all, behind `num_queued` that are
-        being read already; None when computing the tokens is sooner.
+        being read already; None when computing the tokens is sooner. The step that computes `num_beside` tokens behind
+        them hides a part of it, where blocks come in `num_pieces`.
 
-        What is lost when the store stalls is what was waited: at most the time that computing takes, and no more than
-        twice what reading was expected to take. Unknown counts as sooner: that is how it becomes known.
+        What is lost when the store stalls is what was waited and not hidden: at most the time that computing takes, and
+        no more than twice what reading was expected to take. Unknown counts as sooner: that is how it becomes known.
         """
         if self.block.seconds is None or self.token.seconds is None:
             return _UNMEASURED_S if self.token.seconds is None else self.token.seconds * num_tokens
         read_s, compute_s = self.block.seconds * (num_queued + num_blocks), self.token.seconds * num_tokens
-        if read_s > compute_s:
+        waited_s = exposed_s(read_s, self.token.seconds * num_beside, num_pieces)
+        if waited_s > compute_s:
             self._num_refused += 1
             return compute_s if self._num_refused % _RETRY == 0 else None
         self._num_refused = 0
-        return min(compute_s, _LATE * read_s)
+        return min(compute_s + (read_s - waited_s), _LATE * read_s)
+
+    def is_hidden(self, num_blocks: int, num_beside: int) -> bool:
+        """Are so many blocks read by the time that a step of `num_beside` tokens comes to need them, but for the first
+        pieces? False while nothing is known."""
+        if self.block.seconds is None or self.token.seconds is None:
+            return False
+        return self.block.seconds * num_blocks <= self.token.seconds * num_beside
+
+
+def exposed_s(read_s: float, step_s: float, num_pieces: int) -> float:
+    """How much longer than `step_s` a step takes that begins together with a read of `read_s`.
+
+    Of equal pieces, the k-th is there after k parts of the read and wanted after k - 1 parts of the step: it is the
+    first or the last that keeps the step longest.
+    """
+    return max(read_s / num_pieces, read_s - step_s * (num_pieces - 1) / num_pieces)

@@ -16,8 +16,9 @@ from trivet.framework.graph.passes import DeviceName
 from trivet.framework.memory.chain import Identity, digest
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
+from trivet.framework.memory.slot_memory import SlotMemory
 from trivet.framework.memory.slots import SlotLayout
-from trivet.framework.memory.tiers import SlotMemory, Tiers
+from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.package import Package
 from trivet.operators.kv_layout import BLOCK_TOKENS, pack_kv
 
@@ -51,7 +52,7 @@ def open_tiers(sizes: TierSizes, memory: SlotMemory, package: Package, layout: S
     host = HostTier(sizes.host_bytes, memory.slot_bytes)
     if sizes.folder is None:
         return Tiers(identity, memory, host)
-    return Tiers(identity, memory, host, FileTier(sizes.folder, sizes.folder_bytes, identity, memory.slot_bytes))
+    return Tiers(identity, memory, host, FileTier(sizes.folder, sizes.folder_bytes, identity, memory.pieces))
 
 
 def kv_identity(package: Package, layout: SlotLayout, device: DeviceName) -> Identity:

@@ -21,6 +21,7 @@ from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
+from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Limits
@@ -143,8 +144,10 @@ def load(
             tokenizer, template = parsed.result()
     trim_heap()  # the tokenizer's parser leaves a quarter of what it took
     with times.phase("bind"):
+        has_files = tiers is not None and tiers.folder is not None
+        graph = with_fetches(package.graph) if has_files and BINDINGS[device].awaits_streams else package.graph
         plan = BINDINGS[device].bind(
-            Request(package.graph, wanted, limits, layout, num_slots, placed.cpus, settings.cpu_target)
+            Request(graph, wanted, limits, layout, num_slots, placed.cpus, settings.cpu_target)
         )
     behind = None if tiers is None else open_tiers(tiers, plan, package, layout, device)
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
