@@ -54,6 +54,7 @@ class Prefixes:
         self._identity = NOBODY if tiers is None else tiers.identity
         self._waiting: Sequence | None = None  # it would be admitted, but for a fetch
         self._waiting_since_s = 0.0
+        self._arriving: Sequence | None = None  # it runs, and blocks of its prefix are still to come
         if tiers is not None:
             pool.on_reclaim = tiers.sink
 
@@ -72,7 +73,8 @@ class Prefixes:
             return False
         fetch = sequence.fetch
         if self._tiers is not None and fetch is not None and self._tiers.is_worth_waiting(fetch):
-            if self._tiers.is_hidden(fetch, is_alone=is_alone):
+            # One at a time: another may have the same prefix, and finds it in the pool then.
+            if self._arriving is None and self._tiers.is_hidden(fetch, is_alone=is_alone):
                 return True
             if self._waiting is not sequence:
                 self._waiting, self._waiting_since_s = sequence, self._clock()
@@ -103,6 +105,8 @@ class Prefixes:
 
     def gates(self, chunks: Iterable[Chunk]) -> list[Gate]:
         """What a step of these waits at, for blocks that are on their way."""
+        if self._arriving is None:
+            return []
         fetches = (chunk.sequence.fetch for chunk in chunks)
         return [fetch.arrival.gate for fetch in fetches if fetch is not None and fetch.arrival is not None]
 
@@ -188,9 +192,9 @@ class Prefixes:
 
     def _reserve(self, sequence: Sequence, links: list[Link]) -> list[HostBlock]:
         fetch = sequence.fetch
-        if self._tiers is None or fetch is None or not self._tiers.is_worth_waiting(fetch):
+        if self._tiers is None or fetch is None or self._arriving is not None:
             return []
-        return self._tiers.reserve(fetch, links)
+        return self._tiers.reserve(fetch, links) if self._tiers.is_worth_waiting(fetch) else []
 
     def _bring(self, sequence: Sequence, coming: list[HostBlock], *, is_whole: bool) -> bool:
         """Have them come to the slots behind those that are full, unless one of those is missing."""
@@ -202,6 +206,7 @@ class Prefixes:
             return False
         slots = sequence.slots[sequence.num_named : sequence.num_named + len(coming)]
         self._tiers.bring(sequence.fetch, coming, slots)
+        self._arriving = sequence
         sequence.num_computed += len(coming) * self._pool.slot_tokens
         return True
 
@@ -212,6 +217,8 @@ class Prefixes:
 
     def _end_fetch(self, sequence: Sequence) -> None:
         self._stop_waiting(sequence)
+        if self._arriving is sequence:
+            self._arriving = None
         if sequence.fetch is not None and self._tiers is not None:
             self._tiers.end(sequence.fetch)
             sequence.fetch = None
