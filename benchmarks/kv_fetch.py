@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import click
 
@@ -66,6 +66,19 @@ class SlowFiles(FileTier):
         time.sleep(max(0.0, self._free_at_s - now))
 
 
+class Waited(NamedTuple):
+    """Seconds: of reading, of computing, to the first token with both, and what of reading was waited for."""
+
+    read_s: float
+    compute_s: float
+    first_token_s: float
+    stalled_s: float
+
+    @property
+    def exposed(self) -> float:
+        return self.stalled_s / self.read_s
+
+
 class Measured:
     """One way: a plan, and a folder of its own that has the beginning of every prompt."""
 
@@ -91,23 +104,27 @@ class Measured:
         host = HostTier(512 * MIB, self._plan.slot_bytes)
         return Engine(self._plan, None, tiers=Tiers(self._identity, self._plan, host, files))
 
-    def compute_s(self, repeats: int) -> float:
-        """Seconds to the first token with the beginning in the pool. The folder has it from here on."""
+    def fill(self) -> None:
+        """The folder has the beginning from here on."""
         engine = self.engine()
         first_token_s(engine, self.prompt())
-        step_s = median(first_token_s(engine, self.prompt()) for _ in range(repeats))
         engine.close()
-        return step_s
 
-    def waits(self, read_s: float, compute_s: float) -> tuple[float, float]:
-        """Seconds to the first token with the beginning in files that take `read_s`, and how many of them it waits."""
+    def compare(self, share: float) -> Waited:
+        """A prompt with its beginning in the pool, then one with its beginning in files that take `share` of what
+        computing the end of the first one took."""
+        engine = self.engine()
+        first_token_s(engine, self.prompt())
+        compute_s = first_token_s(engine, self.prompt())
+        engine.close()
+        read_s = share * compute_s
         engine = self.engine(self.num_bytes / read_s)
         assert engine.tiers is not None
-        engine.tiers.worth.token.learn(compute_s, self._rest)  # it was measured, in another engine
+        engine.tiers.worth.token.learn(compute_s, self._rest)
         seconds, counts = first_token_s(engine, self.prompt()), engine.kv_counts().prefixes
         assert counts.files == len(self.beginning), "not all of the beginning came from files"
         engine.close()
-        return seconds, counts.stalled_s
+        return Waited(read_s, compute_s, seconds, counts.stalled_s)
 
 
 def first_token_s(engine: Engine, prompt: Sequence[int]) -> float:
@@ -120,11 +137,11 @@ def first_token_s(engine: Engine, prompt: Sequence[int]) -> float:
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, path_type=Path), required=False)
-@click.option("--prefix", type=click.IntRange(1), default=2048, show_default=True, help="Tokens that are in files")
-@click.option("--rest", type=click.IntRange(1), default=512, show_default=True, help="Tokens behind them")
+@click.option("--prefix", type=click.IntRange(1), default=1024, show_default=True, help="Tokens that are in files")
+@click.option("--rest", type=click.IntRange(1), default=256, show_default=True, help="Tokens behind them")
 @click.option("--ratio", type=float, multiple=True, default=(0.5, 0.8, 2.0), show_default=True,
               help="Of reading to computing the rest")  # fmt: skip
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
 def kv_fetch(model: Path | None, prefix: int, rest: int, ratio: tuple[float, ...], repeats: int) -> None:
     """Measure, print, and append the rows to results/kv_fetch.csv."""
     settings = read_settings()
@@ -140,21 +157,21 @@ def kv_fetch(model: Path | None, prefix: int, rest: int, ratio: tuple[float, ...
             if loaded.tiers is not None:
                 loaded.tiers.close()
             measured = Measured(loaded, folder, prefix, rest)
-            compute_s = measured.compute_s(repeats)
+            measured.fill()
             for share in ratio:
-                read_s = share * compute_s
-                found = [measured.waits(read_s, compute_s) for _ in range(repeats)]
-                wait_s, stalled_s = median(wait for wait, _ in found), median(stalled for _, stalled in found)
+                found = sorted((measured.compare(share) for _ in range(repeats)), key=lambda waited: waited.exposed)
+                middle = found[repeats // 2]
                 rows.append({
                     "blocks_come": way, "prefix": len(measured.beginning), "rest": rest, "blocks": measured.num_blocks,
-                    "pieces": len(loaded.plan.pieces), "read_s": f"{read_s:.3f}", "compute_s": f"{compute_s:.3f}",
-                    "first_token_s": f"{wait_s:.3f}", "stalled_s": f"{stalled_s:.3f}",
-                    "exposed": f"{stalled_s / read_s:.3f}", "repeats": repeats,
+                    "pieces": len(loaded.plan.pieces), "repeats": repeats,
+                    **{name: f"{value:.3f}" for name, value in middle._asdict().items()},
+                    "exposed": f"{middle.exposed:.3f}", "exposed_most": f"{found[-1].exposed:.3f}",
                     **asdict(stamp(loaded.package, read_facts(), loaded.device, loaded.plan.target)),
                 })  # fmt: skip
                 click.echo(
-                    f"{way}: reading {read_s:.2f} s, computing {compute_s:.2f} s, first token after {wait_s:.2f} s; "
-                    f"{stalled_s / read_s:.0%} of reading were waited for"
+                    f"{way}: reading {middle.read_s:.2f} s, computing {middle.compute_s:.2f} s, first token after "
+                    f"{middle.first_token_s:.2f} s; {middle.exposed:.0%} of reading were waited for, at most "
+                    f"{found[-1].exposed:.0%}"
                 )
             loaded.plan.close()
     RESULTS.parent.mkdir(exist_ok=True)

@@ -189,3 +189,14 @@ def test_random_sharing_never_loses_or_doubles_a_slot_and_a_name_leads_to_what_i
         pool.check(holders)
         for name in range(6):
             assert all(content[slot] == name for slot in pool.find([link(name)]))
+
+
+def test_the_pieces_of_a_slot_are_its_streams_and_leave_nothing_out():
+    layout = lay_out({"a": 24, "b": 8, "c": 40}, slot_tokens=48)
+    pieces = layout.pieces(("a", "b", "c"))
+
+    assert [0, *(piece.stop for piece in pieces[:-1])] == [layout.offsets[name] for name in "abc"]
+    assert layout.stride_bytes == pieces[-1].stop
+    assert (slice(0, layout.stride_bytes),) == layout.pieces(())
+    with pytest.raises(AssertionError, match="streams come in another order than they lie in"):
+        layout.pieces(("b", "a", "c"))

@@ -10,7 +10,7 @@ from trivet.base.errors import ResourceError
 from trivet.framework.memory.chain import Chain, Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
-from trivet.framework.memory.tiers import Tiers
+from trivet.framework.memory.tiers import Fetch, Tiers
 from trivet.framework.memory.worth import Worth, exposed_s
 
 IDENTITY = Identity(b"m" * 32, b"l" * 32)
@@ -147,6 +147,86 @@ def test_an_ended_fetch_leaves_nothing_pinned(tmp_path):
             tiers.end(fetch)
 
     tiers.close()  # checks that every block is free or found, and none pinned
+
+
+def arriving(tiers: Tiers, count: int) -> tuple[Fetch, list]:
+    """A fetch of the first blocks in files, and what was reserved for all that it has not read."""
+    fetch = tiers.fetch(links(count), block_tokens=1)
+    assert fetch is not None
+    here = tiers.take(links(count))
+    tiers.let_go(here)
+    return fetch, tiers.reserve(fetch, links(count)[len(here) :])
+
+
+def stop_reading(tiers: Tiers) -> None:
+    tiers._reads.put(None)
+    tiers._threads[0].join()
+
+
+def read_on(tiers: Tiers) -> None:
+    """What the thread that reads would do for those that wait in a step."""
+    while not tiers._reads.empty():
+        tiers._reads.get()
+    tiers._bring_arrivals(tiers.files)
+
+
+def in_files(folder, count: int) -> None:
+    tiers = with_files(folder, num_host=count)
+    for i, link in enumerate(links(count)):
+        tiers.sink(i, link)
+    tiers.settle()
+    tiers.close()
+
+
+def test_blocks_arrive_in_slots_and_in_host_memory_and_the_gate_counts_pieces(tmp_path):
+    in_files(tmp_path, 4)
+    tiers = with_files(tmp_path, num_host=8)
+    stop_reading(tiers)
+    fetch, coming = arriving(tiers, 4)
+    tiers.bring(fetch, coming, [30, 31, 32, 33])
+    assert 0 == fetch.arrival.gate.num_pieces
+    read_on(tiers)
+
+    assert [0, 1, 2, 3] == [int(tiers._memory.bytes[slot][-1]) for slot in (30, 31, 32, 33)]
+    assert (2, False) == (fetch.arrival.gate.num_pieces, fetch.arrival.gate.has_failed)
+    assert 4 == tiers.counts.restored_files == tiers.counts.fetched
+    assert [0, 1, 2, 3] == restored(tiers, links(4))
+
+    tiers.end(fetch)
+    del fetch, coming
+    tiers.close()
+
+
+def test_an_arrival_that_has_ended_writes_to_no_slot_and_leaves_nothing_pinned(tmp_path):
+    in_files(tmp_path, 4)
+    tiers = with_files(tmp_path, num_host=8)
+    stop_reading(tiers)
+    fetch, coming = arriving(tiers, 4)
+    tiers.bring(fetch, coming, [30, 31, 32, 33])
+    tiers.end(fetch)
+    read_on(tiers)
+
+    assert [30, 31, 32, 33] == [int(tiers._memory.bytes[slot][0]) for slot in (30, 31, 32, 33)]
+    assert fetch.arrival.gate.has_failed
+
+    del fetch, coming
+    tiers.close()  # checks the pins
+
+
+def test_no_more_is_reserved_than_host_memory_has_room_for_nor_beyond_what_is_fetched(tmp_path):
+    in_files(tmp_path, 6)
+    for num_host, wanted in ((3, 3), (8, 6)):
+        tiers = with_files(tmp_path, num_host)
+        stop_reading(tiers)
+        fetch, coming = arriving(tiers, 6)
+
+        assert wanted == len(coming)
+        assert [] == tiers.reserve(fetch, links(9)[6:])
+
+        tiers.let_go(coming)
+        tiers.end(fetch)
+        del fetch, coming
+        tiers.close()
 
 
 def test_what_is_in_doubt_is_found_nowhere(tmp_path):
