@@ -106,4 +106,5 @@ def test_the_metrics_say_where_tokens_were_found(settings: Settings) -> None:
     by_tier = {sample.labels["tier"]: sample.value for sample in metrics["trivet:kv_found_tokens"].samples}
 
     assert 2 * len(PROMPT) == asked.value
+    assert [2, 0] == [metrics[f"trivet:kv_{name}"].samples[0].value for name in ("allocations", "delayed_allocations")]
     assert by_tier["pool"] > 0 == by_tier["host"] == by_tier["files"]

@@ -48,6 +48,21 @@ def test_nobody_overtakes_the_first_in_line():
     assert {0: 8} == run(line)  # 12 tokens do not fit beside it, and the 1 behind them waits its turn
 
 
+def test_a_turn_that_waits_for_slots_counts_once_however_long_it_waits():
+    line = scheduler(num_slots=4, slot_tokens=4)
+    first, second = sequence(0, 8), sequence(1, 12)
+    line.add(first)
+    line.add(second)
+    for _ in range(3):
+        run(line)
+    assert (1, 1) == (line.num_admissions, line.num_held_up)
+
+    line.remove(first)
+    run(line)
+
+    assert (2, 1) == (line.num_admissions, line.num_held_up)
+
+
 def test_out_of_slots_the_newest_steps_back_to_the_front_of_the_waiting():
     line = scheduler(num_slots=4, slot_tokens=4)
     first, second, third = (sequence(order, num_tokens) for order, num_tokens in enumerate((8, 8, 1)))

@@ -115,6 +115,8 @@ class Engine:
             files=FileCounts() if files is None else files.counts,
             slot_bytes=0 if tiers is None else tiers.slot_bytes,
             files_bytes=0 if files is None else files.used_bytes,
+            turns=self._scheduler.num_admissions,
+            held_up=self._scheduler.num_held_up,
             fragmentation=1 - stored / held if held else 0.0,
         )
 

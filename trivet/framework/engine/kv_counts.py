@@ -18,4 +18,6 @@ class KvCounts:
     files: FileCounts = field(default_factory=FileCounts)
     slot_bytes: int = 0
     files_bytes: int = 0  # physical bytes of the folder, where this process writes it
+    turns: int = 0  # sequences that were given slots, those after a preemption included
+    held_up: int = 0  # of these, how many had to wait for them
     fragmentation: float = 0.0  # the share of held slots that no token is in

@@ -70,6 +70,7 @@ class Prefixes:
         """Do its tokens fit the pool, what is found there counted once? And is there no more to wait for, but what may
         come while its first step runs? `is_alone`: nobody else is in that step."""
         if not self._pool.fits(self._pool.find(self._reusable(sequence)), len(sequence.tokens)):
+            self._stop_waiting(sequence)  # it is slots that it waits for
             return False
         fetch = sequence.fetch
         if self._tiers is not None and fetch is not None and self._tiers.is_worth_waiting(fetch):
@@ -80,6 +81,10 @@ class Prefixes:
                 self._waiting, self._waiting_since_s = sequence, self._clock()
             return False
         return True
+
+    def is_waiting(self, sequence: Sequence) -> bool:
+        """Was it for what it waits for from files that it was not admitted?"""
+        return self._waiting is sequence
 
     def admit(self, sequence: Sequence) -> None:
         """Give it slots for all its tokens, the first of them with what was computed before. It has been asked.

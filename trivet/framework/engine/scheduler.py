@@ -33,7 +33,7 @@ class Scheduler:
         self.waiting = FairQueue()
         self.num_preemptions = 0
         self.num_admissions = 0  # turns taken, those after a preemption included
-        self.num_held_up = 0  # turns that had to wait, for slots or for a prefix on its way
+        self.num_held_up = 0  # turns that had to wait for slots
         self._pool = pool
         self._prefixes = Prefixes(pool) if prefixes is None else prefixes
         self._budget = budget
@@ -134,7 +134,7 @@ class Scheduler:
             return False
         if self._prefixes.can_admit(sequence, is_alone=not self.running):
             return True
-        if sequence is not self._held_up:
+        if sequence is not self._held_up and not self._prefixes.is_waiting(sequence):
             self._held_up = sequence
             self.num_held_up += 1
         return False
