@@ -18,9 +18,11 @@ from tests.properties.test_kv_tiers import IDENTITY, MEMORY, arrivals, pretend
 from tests.properties.test_same_answer import Answer, answer, serve
 from tests.system.tiny import FAMILIES, cpu_plan
 from trivet.base.dtypes import Array, DType
+from trivet.framework.engine.cost_model import CostModel, Rates, Work
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
+from trivet.framework.graph.cost import step_cost
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.plan import Limits
 from trivet.framework.memory.block import HEADER_BYTES
@@ -285,3 +287,14 @@ def test_real_kernels_give_the_same_bits_with_prefixes_coming_while_they_run(
             assert wanted == serve(engine, schedule)
 
             engine.close()
+
+
+def test_before_any_step_was_measured_the_model_of_costs_says_what_a_prefix_is_worth(folder: str) -> None:
+    memory = plan()
+    files = FileTier(Path(folder), 1 << 30, IDENTITY, memory.pieces)
+    tiers = Tiers(IDENTITY, memory, HostTier(memory.slot_bytes, memory.slot_bytes), files)
+    costs = CostModel(step_cost(memory.graph), Rates())
+    engine = Engine(memory, None, tiers=tiers, costs=costs)
+
+    assert costs.predict(Work().plus(0, 64)) / 64 == tiers.worth.token.seconds
+    engine.close()

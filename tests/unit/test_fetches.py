@@ -7,6 +7,7 @@ import pytest
 from tests.system.tiny import FAMILIES, cpu_plan, graph_and_weights, step
 from trivet.base.errors import GraphError
 from trivet.framework.graph import laws
+from trivet.framework.graph.cost import step_cost
 from trivet.framework.graph.fetches import fetch_streams, fetched_streams, with_fetches
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL
@@ -90,6 +91,7 @@ def test_a_plan_with_fetches_and_nothing_on_its_way_computes_the_same_bits(famil
     batch = step([[5, 9, 200, 17], [3]], [0, 0])
     plain, waiting = (cpu_plan(family, "bfloat16", is_fetched=is_fetched) for is_fetched in (False, True))
 
+    assert step_cost(plain.graph) == step_cost(waiting.graph)
     assert plain.run(batch).tobytes() == waiting.run(batch).tobytes()
     assert [slice(0, plain.slot_bytes)] == list(plain.pieces)
     assert len(waiting.graph.streams) == len(waiting.pieces)

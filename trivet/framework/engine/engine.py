@@ -14,7 +14,7 @@ from trivet.base.dtypes import Array
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
-from trivet.framework.engine.cost_model import CostModel, work_of
+from trivet.framework.engine.cost_model import CostModel, Work, work_of
 from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.lanes import Lanes
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
@@ -85,6 +85,8 @@ class Engine:
         self._tiers = tiers
         max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
         self._prefixes = Prefixes(self._pool, tiers, clock, max_tokens)
+        if costs is not None:  # so that the first prompt after a restart knows what it is worth to read
+            self._prefixes.took(max_tokens, costs.predict(Work().plus(0, max_tokens)))
         self._budget = Budget(max_tokens, costs, targets.itl_s)
         max_running = min(limits.max_sequences, limits.max_rows)
         self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)

@@ -129,11 +129,23 @@ class FileTier:
     def read(self, link: Link, into: Array) -> tuple[int, ...] | None:
         """Fill `into` [block_bytes] and return its pieces' checksums; None when there is no such block that proves
         itself."""
-        return self._from(link, lambda file: read_block(file, link, self._identity, self._pieces, into))
+
+        def read(file: int) -> tuple[int, ...]:
+            found = read_block(file, link, self._identity, self._pieces, into)
+            _mark_used(file)
+            return found
+
+        return self._from(link, read)
 
     def begin(self, link: Link) -> tuple[int, ...] | None:
         """The checksums that such a block must have, for `read_piece`; None when there is none that says so."""
-        return self._from(link, lambda file: read_header(file, link, self._identity, self._pieces))
+
+        def read(file: int) -> tuple[int, ...]:
+            found = read_header(file, link, self._identity, self._pieces)
+            _mark_used(file)
+            return found
+
+        return self._from(link, read)
 
     def read_piece(self, link: Link, number: int, recorded: int, into: Array) -> bool:
         """Fill that piece of `into` [block_bytes]; false when the block is gone, or it is not the one `recorded`."""
@@ -218,10 +230,7 @@ class FileTier:
             self._failed("read", error)
             return None
         try:
-            found = read(file)
-            with suppress(OSError):
-                os.utime(file)  # used now: what is evicted is what was not
-            return found
+            return read(file)
         except BlockError as error:
             self._quarantine(link.name, str(error))
         except OSError as error:
@@ -341,6 +350,12 @@ class FileTier:
     def _failed(self, act: str, error: OSError) -> None:
         self.counts.failures += 1
         _log.warning('event=kv_file_failed act=%s folder=%s reason="%s"', act, self._folder, error.strerror)
+
+
+def _mark_used(file: int) -> None:
+    """What is evicted is what was not."""
+    with suppress(OSError):
+        os.utime(file)
 
 
 def _unusable(folder: Path, error: OSError) -> ResourceError:
