@@ -85,8 +85,8 @@ class Engine:
         self._tiers = tiers
         max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
         self._prefixes = Prefixes(self._pool, tiers, clock, max_tokens)
-        if costs is not None:  # so that the first prompt after a restart knows what it is worth to read
-            self._prefixes.took(max_tokens, costs.predict(Work().plus(0, max_tokens)))
+        if (known := self._known_costs) is not None:  # the first prompt after a restart has most to read
+            self._prefixes.took(max_tokens, known.predict(Work().plus(0, max_tokens)))
         self._budget = Budget(max_tokens, costs, targets.itl_s)
         max_running = min(limits.max_sequences, limits.max_rows)
         self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)
