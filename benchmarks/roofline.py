@@ -3,8 +3,9 @@
     python benchmarks/roofline.py [MODEL] [--weights int8 --weights bf16]
 
 The matrices of a step by the number of its rows, and attention by its context, each as operations for a byte and
-operations a second. Bytes are the fewest that the contracts allow; both roofs are measured before and after. Rows go to
-results/roofline.csv, and the picture of this run to results/roofline.svg.
+operations a second. Bytes are the fewest that the contracts allow. Both roofs are measured before and after each point,
+since on many machines memory has neighbours and moves from minute to minute. Rows go to results/roofline.csv, and the
+picture of this run to results/roofline.svg: each point at its share of its own roof.
 """
 
 from __future__ import annotations
@@ -57,17 +58,16 @@ def roofline(model: Path | None, formats: tuple[str, ...], repeats: int, threads
         taken = {**asdict(stamp(package, facts, device, target)), "weights": name}
         loaded = load(package.path, threads=threads, max_context=_CONTEXTS[-1] + 1, max_sequences=max(_ROWS),
                       max_step_tokens=_STEP_TOKENS, settings=settings)  # fmt: skip
-        speeds = [_limits(device.cpus, target, repeats)]
-        found = list(_points(loaded.plan, repeats))
-        speeds.append(_limits(device.cpus, target, repeats))
-        bandwidth, peak = (median(each) for each in zip(*speeds, strict=True))
-        for point in found:
-            roof = min(peak, bandwidth * point["flops"] / point["bytes"])
+        before = _limits(device.cpus, target)
+        for point in _points(loaded.plan, repeats):
+            after = _limits(device.cpus, target)
+            bandwidth, peak = (sum(both) / 2 for both in zip(before, after, strict=True))
+            before = after
+            intensity, speed = point["flops"] / point["bytes"], point["flops"] / point["seconds"]
             row = {**point, "read_bandwidth": bandwidth, "fma_peak": peak,
-                   "share": point["flops"] / point["seconds"] / roof, "repeats": repeats}  # fmt: skip
-            intensity, speed = row["flops"] / row["bytes"], row["flops"] / row["seconds"] / 1e9
-            click.echo(f"{name:<5} {row['kernel']:<22} {row['at']:>5}: {intensity:8.2f} FLOP/B  {speed:7.1f} GFLOP/s  "
-                       f"{row['share']:.0%} of the roof")  # fmt: skip
+                   "share": speed / min(peak, bandwidth * intensity), "repeats": repeats}  # fmt: skip
+            click.echo(f"{name:<5} {row['part']:<22} {row['at']:>5}: {intensity:8.2f} FLOP/B "
+                       f"{speed / 1e9:8.1f} GFLOP/s {row['share']:>6.0%} of the roof")  # fmt: skip
             rows.append({**row, **taken})
         loaded.plan.close()
     RESULTS.mkdir(exist_ok=True)
@@ -75,8 +75,8 @@ def roofline(model: Path | None, formats: tuple[str, ...], repeats: int, threads
     (RESULTS / "roofline.svg").write_text(_drawing(rows))
 
 
-def _limits(cpus: Sequence[int], target: str, repeats: int) -> tuple[float, float]:
-    return median(memory_speeds(cpus, repeats)), median(multiply_add_peak(Team(list(cpus)), target, repeats))
+def _limits(cpus: Sequence[int], target: str) -> tuple[float, float]:
+    return median(memory_speeds(cpus, 3)), median(multiply_add_peak(Team(list(cpus)), target, 3))
 
 
 def _points(plan: BoundPlan, repeats: int) -> Iterator[dict[str, Any]]:
@@ -90,15 +90,15 @@ def _points(plan: BoundPlan, repeats: int) -> Iterator[dict[str, Any]]:
     for rows in _ROWS:
         # One new token of so many sequences, each of them short: attention is not the question here.
         step = decode_steps(plan, [plan.slot_tokens // 2] * rows, 1, np.arange(rows, dtype=np.int32)[:, None])[0]
-        yield {"kernel": "layers' matrices", "at": rows, **_measured(plan, step, of("linear"), repeats)}
-        yield {"kernel": "head", "at": rows, **_measured(plan, step, of("linear", True), repeats)}
+        yield {"part": "layers' matrices", "at": rows, **_measured(plan, step, of("linear"), repeats)}
+        yield {"part": "head", "at": rows, **_measured(plan, step, of("linear", True), repeats)}
     for context in _CONTEXTS:
         slots = own_slots(plan, 1, context + 1)
         prompt = prefill_steps(plan, context, _STEP_TOKENS, slots)
         seconds_of(plan, prompt)
         decode = decode_steps(plan, [context - 1], 1, slots)[0]
-        yield {"kernel": "attention, decode", "at": context, **_measured(plan, decode, of("attention"), repeats)}
-        yield {"kernel": "attention, prefill", "at": context, **_measured(plan, prompt[-1], of("attention"), repeats)}
+        yield {"part": "attention, decode", "at": context, **_measured(plan, decode, of("attention"), repeats)}
+        yield {"part": "attention, prefill", "at": context, **_measured(plan, prompt[-1], of("attention"), repeats)}
 
 
 def _measured(plan: BoundPlan, step: Batch, nodes: Sequence[int], repeats: int) -> dict[str, float]:
@@ -120,8 +120,9 @@ def _drawing(rows: Sequence[dict[str, Any]]) -> str:
     """Both axes by powers of two: the slope is memory, the ceiling multiply-adds. Hollow marks are int8."""
     intensities = [row["flops"] / row["bytes"] for row in rows]
     low_x, high_x = np.floor(log2(min(intensities))), np.ceil(log2(max(intensities)))
-    speeds = [row["flops"] / row["seconds"] / 1e9 for row in rows]
-    low_y, high_y = np.floor(log2(min(speeds))), np.ceil(log2(max(row["fma_peak"] for row in rows) / 1e9))
+    bandwidth, peak = (median(row[roof] for row in rows) for roof in ("read_bandwidth", "fma_peak"))
+    speeds = [row["share"] * min(peak, bandwidth * at) / 1e9 for row, at in zip(rows, intensities, strict=True)]
+    low_y, high_y = np.floor(log2(min(speeds))), np.ceil(log2(peak / 1e9))
 
     def x(intensity: float) -> float:
         return float(_MARGIN + (_WIDTH - 2 * _MARGIN) * (log2(intensity) - low_x) / (high_x - low_x))
@@ -129,8 +130,6 @@ def _drawing(rows: Sequence[dict[str, Any]]) -> str:
     def y(gflops: float) -> float:
         return float(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (log2(gflops) - low_y) / (high_y - low_y))
 
-    bandwidth = median(row["read_bandwidth"] for row in rows)
-    peak = median(row["fma_peak"] for row in rows)
     parts = [*_grid(x, y, (int(low_x), int(high_x)), (int(low_y), int(high_y)))]
     start, knee = max(2.0**low_x, 2.0**low_y * 1e9 / bandwidth), peak / bandwidth
     roof = [(start, start * bandwidth / 1e9), (knee, peak / 1e9), (2.0**high_x, peak / 1e9)]
@@ -138,12 +137,11 @@ def _drawing(rows: Sequence[dict[str, Any]]) -> str:
     parts.append(f'<polyline points="{line}" fill="none" stroke="black" stroke-width="2"/>')
     parts.append(f'<text x="{x(knee) + 8:.1f}" y="{y(peak / 1e9) - 8:.1f}">{peak / 1e9:.0f} GFLOP/s</text>')
     parts.append(f'<text x="{x(start) + 8:.1f}" y="{y(roof[0][1]) - 28:.1f}">{bandwidth / 1e9:.0f} GB/s</text>')
-    for row in rows:
-        at, speed = row["flops"] / row["bytes"], row["flops"] / row["seconds"] / 1e9
-        colour = _COLOURS[row["kernel"]]
+    for row, at, speed in zip(rows, intensities, speeds, strict=True):
+        colour = _COLOURS[row["part"]]
         fill = "white" if row["weights"] == "int8" else colour
         parts.append(f'<circle cx="{x(at):.1f}" cy="{y(speed):.1f}" r="4" fill="{fill}" stroke="{colour}">'
-                     f"<title>{row['weights']}, {row['kernel']}, {row['at']}: {row['share']:.0%} of the roof</title>"
+                     f"<title>{row['weights']}, {row['part']}, {row['at']}: {row['share']:.0%} of the roof</title>"
                      "</circle>")  # fmt: skip
     for i, (name, colour) in enumerate(_COLOURS.items()):
         parts.append(f'<text x="{_WIDTH - _MARGIN - 130}" y="{_HEIGHT - _MARGIN - 70 + 16 * i}" fill="{colour}">'
