@@ -24,7 +24,7 @@ from trivet._native import targets
 from trivet.base.errors import TrivetError
 from trivet.base.settings import read_settings
 from trivet.driver.devices.table import open_device
-from trivet.driver.readers.host import read_placement_facts
+from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.engine.cost_model import calibrated
 from trivet.framework.engine.replay.simulation import Simulation
 from trivet.framework.engine.replay.trace import Arrival
