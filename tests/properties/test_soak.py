@@ -25,6 +25,8 @@ def test_after_hours_of_aborts_and_a_failing_disk_answers_are_right_and_nothing_
     resident = [each["resident_bytes"] for each in rounds]
     growth = median(resident[-quarter:]) - median(resident[quarter : 2 * quarter])
 
-    assert all(sum(each[end] for each in rounds) > 0 for end in ("whole", "left", "late", "failures")), "all was met"
+    # Who is late and which file fails, the clock decides: of eight rounds nothing can be asked there.
+    met = ("whole", "left", "late", "failures") if is_soak else ("whole", "left")
+    assert all(sum(each[end] for each in rounds) > 0 for end in met), "all was met"
     assert 1 == len({each["descriptors"] for each in rounds})
     assert growth < 8 * MIB, f"seed {seed}: {growth / MIB:.1f} MiB more over {len(rounds) // 2} rounds"
