@@ -10,12 +10,9 @@ were read just now. A peer whose token is not ours is told of, and its rows say 
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +31,7 @@ from trivet.framework.model.demo_model import fetch_demo_model
 from trivet.serve.bench.load import cached_share, drop_from_page_cache
 from trivet.serve.bench.peers.environments import TRANSFORMERS, clean_environment, python_of
 from trivet.serve.bench.peers.free_port import free_port
+from trivet.serve.bench.peers.llama_cpp import post
 from trivet.serve.bench.peers.weights import prepare, random_llama
 from trivet.serve.bench.rows import append_rows, check_csv
 from trivet.serve.bench.stamp import stamp
@@ -41,7 +39,6 @@ from trivet.serve.bench.stamp import stamp
 RESULTS = Path(__file__).parent / "results" / "first_token.csv"
 PROMPT = "The capital of France is"
 OURS = "trivet"
-_TIMEOUT_S = 600.0
 _POLL_S = 0.002
 
 _TRANSFORMERS = """
@@ -149,7 +146,7 @@ def llama_server(program: Path, weights: Path, threads: int) -> Way:
         command = [str(program), "-m", str(weights), "-t", str(threads), "--port", str(port)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
             try:
-                answer = _post(f"http://127.0.0.1:{port}/completion", body, server)
+                answer = post(f"http://127.0.0.1:{port}/completion", body, server, _POLL_S)
                 return time.perf_counter() - start, str(answer["content"]).strip()
             finally:
                 server.kill()
@@ -183,19 +180,6 @@ def _first_line(command: Sequence[str], environ: dict[str, str] | None = None) -
     if process.returncode != 0 or not first:
         raise TrivetError(f"{' '.join(command[:1])} failed: {errors.decode(errors='replace').strip()[-2000:]}")
     return seconds, (first + rest).decode().strip()
-
-
-def _post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes]) -> dict[str, Any]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                answer: dict[str, Any] = json.load(response)
-                return answer
-        except (urllib.error.URLError, ConnectionError):  # not listening yet, or 503 while it loads
-            time.sleep(_POLL_S)
-    raise TrivetError(f"{server.args!r} did not answer")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -80,8 +80,6 @@ static constexpr int64_t kMaxPartialFloats = kBlock + kMaxHeadDim;
 // Both halves of a tile's work fetch the same place of the next tile, element by element: a head's keys and values lie
 // in pieces, and at each the hardware's own prefetching starts anew. Into L2, since a tile and the next together are
 // more than an L1 has room for (32k positions on a Zen 4, two threads: 19 GB/s into L1, 31 into L2).
-TV_INLINE void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
-
 // Both read words, and of bfloat16 two elements with each: that is half the work of widening them one by one.
 
 // Elements d and d + 1 of sixteen keys.
@@ -152,7 +150,7 @@ TV_INLINE void score(const float* q, const C* const* keys, const C* const* next,
 }
 
 // One chain for each of COLUMNS · 16 elements: what was summed before, shrunk, then weight · value over the positions
-// of the tile from `begin` to `end`, in order. What is left of a head is less than kRun; n of its elements exist.
+// of the tile from `begin` to `end`, in order. The rest of a head, less than kRun, is taken block by block.
 template <int ROWS, int COLUMNS, bool IS_REST, class C>
 TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
                           const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t d, int64_t begin,

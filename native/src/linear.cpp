@@ -38,7 +38,7 @@ TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const 
     for (int64_t k = 0; k < run; ++k) {
         Vec low_weight[COLUMNS];
         Vec high_weight[COLUMNS];
-        __builtin_prefetch(next + k * Panel::kInputBytes, 0, 2);
+        prefetch(next + k * Panel::kInputBytes);
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) panel.load(k, column + c, low_weight[c], high_weight[c]);
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
             const Vec element = broadcast(x[r * kBlockStride + k]);

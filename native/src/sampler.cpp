@@ -229,14 +229,24 @@ struct Sampler::Desk {
     int32_t from_all(const float* row, float max, float sharpness, double share) {
         float above[kNumSampleLevels];
         passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data(), above);
+        const Passed found = passed_group(share);
+        return static_cast<int32_t>(found.first + passed(&weights[found.first], found.sum, found.target));
+    }
+
+    // Where the sum of the groups' sums passes `target`, that share of them all: a group's first token, and the sum of
+    // the groups before it.
+    struct Passed {
+        int64_t first;
+        double sum, target;
+    };
+    Passed passed_group(double share) const {
         double total = 0.0;
         for (const float each : sums) total += each;
         const double target = share * total;
         double sum = 0.0;
         int64_t group = 0;
         while (sum + sums[group] <= target) sum += sums[group++];
-        const int64_t first = group * kSampleGroup;
-        return static_cast<int32_t>(first + passed(&weights[first], sum, target));
+        return {group * kSampleGroup, sum, target};
     }
 
     // Of weights one after the other, the place of the first whose sum with `sum` passes the target; or else of the last
@@ -292,20 +302,14 @@ struct Sampler::Desk {
         for (const Candidate& each : candidates) {  // whoever is as likely as the last is at its place
             if (each.logit == last.logit && each.token <= last.token) sums[each.token / kSampleGroup] += each.weight;
         }
-        double total = 0.0;
-        for (const float each : sums) total += each;
-        const double target = share * total;
-        double sum = 0.0;
-        size_t group = 0;
-        while (sum + sums[group] <= target) sum += sums[group++];
-        const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
+        const Passed found = passed_group(share);
         float own[kSampleGroup];
         for (int64_t i = 0; i < kSampleGroup; ++i) {
-            const int64_t token = first + i;
+            const int64_t token = found.first + i;
             const Candidate each = {static_cast<int32_t>(token), token < size ? row[token] : -kInfinity, 0.0f};
             own[i] = last < each ? 0.0f : weights[token];
         }
-        return static_cast<int32_t>(first + passed(own, sum, target));
+        return static_cast<int32_t>(found.first + passed(own, found.sum, found.target));
     }
 
     // A logit that at least `rank` tokens reach: the largest of the group that comes so many-th by its largest.

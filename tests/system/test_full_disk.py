@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.injector import build_injector
 from tests.system.tiny import FIXTURES
 from trivet.base.errors import CheckpointError
 from trivet.framework.model.convert import convert
@@ -103,14 +104,7 @@ def contents_of(file: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def injector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library whose `write` has room for ROOM bytes of shards."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc) to build the fault injector with")
-    folder = tmp_path_factory.mktemp("injector")
-    (folder / "full.c").write_text(_INJECTOR)
-    library = folder / "full.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "full.c"], check=True)
-    return library
+    return build_injector(tmp_path_factory.mktemp("injector"), _INJECTOR)
 
 
 @pytest.mark.parametrize("room", [0, 50_000, 250_000, 400_000])

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.system.injector import build_injector
 from tests.system.tiny import FIXTURES
 from trivet.base.settings import Settings
 from trivet.framework.model.loader import open_model
@@ -178,14 +179,7 @@ def test_without_io_uring_threads_read_and_the_reason_is_told(package: Package, 
 @pytest.fixture(scope="module")
 def injector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that makes reads of shards fail or last."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc) to build the fault injector with")
-    folder = tmp_path_factory.mktemp("injector")
-    (folder / "inject.c").write_text(_INJECTOR)
-    library = folder / "inject.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, folder / "inject.c"], check=True)
-    return library
+    return build_injector(tmp_path_factory.mktemp("injector"), _INJECTOR)
 
 
 @pytest.mark.parametrize("engine", ["buffered", "direct"])

@@ -63,7 +63,7 @@ class LlamaCpp:
         command = [str(self._programs / "llama-server"), *self._words, "--port", str(port)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
             try:
-                return list(_post(f"http://127.0.0.1:{port}/completion", body, server)["tokens"])
+                return list(post(f"http://127.0.0.1:{port}/completion", body, server)["tokens"])
             finally:
                 server.kill()
 
@@ -76,8 +76,8 @@ class LlamaCpp:
         return done.stdout
 
 
-def _post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The answer, as soon as the server has loaded its model."""
+def post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes], poll_s: float = 0.1) -> dict[str, Any]:
+    """The answer, as soon as the server has loaded its model; TrivetError when it ends or is silent."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline and server.poll() is None:
@@ -86,7 +86,7 @@ def _post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes]) -> di
                 answer: dict[str, Any] = json.load(response)
                 return answer
         except (urllib.error.URLError, ConnectionError):  # not listening yet, or 503 while it loads
-            time.sleep(0.1)
+            time.sleep(poll_s)
     raise TrivetError(f"{server.args!r} did not answer")
 
 
