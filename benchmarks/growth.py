@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import accumulate, takewhile
-from math import log2
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +36,7 @@ from trivet.serve.bench.limits import memory_speeds
 from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
+from trivet.serve.bench.svg import Panel, document, line, powers, text
 
 RESULTS = Path(__file__).parent / "results"
 SHAPE = {
@@ -133,45 +133,29 @@ def _measured(plan: CpuPlan, context: int, batch: int, repeats: int) -> dict[str
 
 
 _WIDTH, _HEIGHT, _MARGIN = 420, 300, 50
+_CURVES = (("step_s", "step", "#1f77b4"), ("attention_s", "attention in it", "#d62728"))
 
 
 def _drawing(rows: Sequence[dict[str, Any]]) -> str:
     """Two panels, both axes by powers of two: a straight line that grows no faster than the axis is no cliff."""
     panels = [
-        _panel(0, "step time, one sequence", "positions of context", "context", rows, "context"),
-        _panel(_WIDTH, f"step time, {_BATCH_CONTEXT} positions each", "sequences", "batch", rows, "batch"),
+        _panel(0, "step time, one sequence", "positions of context", rows, "context"),
+        _panel(_WIDTH, f"step time, {_BATCH_CONTEXT} positions each", "sequences", rows, "batch"),
     ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * _WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
-        f'font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(panels) + "\n</svg>\n"
-    )
+    return document(2 * _WIDTH, _HEIGHT, [shape for panel in panels for shape in panel])
 
 
-def _panel(left: int, title: str, axis: str, question: str, rows: Sequence[dict[str, Any]], key: str) -> str:
-    points = [(row[key], row["step_s"] * 1e3, row["attention_s"] * 1e3) for row in rows if row["question"] == question]
-    values = [value for _, *both in points for value in both]
-    low, high = np.floor(log2(min(values))), np.ceil(log2(max(values)))
-    last = max(1.0, log2(points[-1][0] / points[0][0]))
-
-    def x(of: float) -> float:
-        return left + _MARGIN + (_WIDTH - 2 * _MARGIN) * log2(of / points[0][0]) / last
-
-    def y(of: float) -> float:
-        return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (log2(of) - low) / max(1.0, high - low)
-
-    parts = [f'<text x="{left + _WIDTH / 2}" y="20" text-anchor="middle" font-size="13">{title}</text>',
-             f'<text x="{left + _WIDTH / 2}" y="{_HEIGHT - 12}" text-anchor="middle">{axis}</text>']  # fmt: skip
-    for power in range(int(low), int(high) + 1):
-        parts.append(f'<line x1="{left + _MARGIN}" x2="{left + _WIDTH - _MARGIN}" y1="{y(2.0**power):.1f}" '
-                     f'y2="{y(2.0**power):.1f}" stroke="#ddd"/><text x="{left + _MARGIN - 4}" '
-                     f'y="{y(2.0**power) + 4:.1f}" text-anchor="end">{2.0**power:g} ms</text>')  # fmt: skip
-    for at, *_ in points:
-        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle">{_short(at)}</text>')
-    for i, (name, colour) in enumerate((("step", "#1f77b4"), ("attention in it", "#d62728"))):
-        line = " ".join(f"{x(point[0]):.1f},{y(point[1 + i]):.1f}" for point in points)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{left + _MARGIN + 6}" y="{_MARGIN - 12 + 14 * i}" fill="{colour}">{name}</text>')
-    return "\n".join(parts)
+def _panel(left: int, title: str, axis: str, rows: Sequence[dict[str, Any]], key: str) -> Iterator[str]:
+    """The rows of a question, which is called as what grows in it."""
+    own = [row for row in rows if row["question"] == key]
+    marks = powers(row[name] * 1e3 for row in own for name, *_ in _CURVES)
+    panel = Panel(left, _WIDTH, _HEIGHT, _MARGIN, (own[0][key], own[-1][key]), (marks[0], marks[-1]))
+    yield text((left + _WIDTH / 2, 20), title, "middle", is_bold=True)
+    yield text((left + _WIDTH / 2, _HEIGHT - 12), axis, "middle")
+    yield from panel.grid({row[key]: _short(row[key]) for row in own}, {mark: f"{mark:g} ms" for mark in marks})
+    for i, (name, words, colour) in enumerate(_CURVES):
+        yield line([panel.at(row[key], row[name] * 1e3) for row in own], colour, 2)
+        yield text((left + _MARGIN + 6, _MARGIN - 12 + 14 * i), words, colour=colour)
 
 
 def _short(count: int) -> str:

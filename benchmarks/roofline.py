@@ -10,9 +10,8 @@ picture of this run to results/roofline.svg: each point at its share of its own 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from math import log2
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -33,6 +32,7 @@ from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.run import default_model
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
+from trivet.serve.bench.svg import Panel, Point, document, dot, line, powers, text
 
 RESULTS = Path(__file__).parent / "results"
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -119,53 +119,30 @@ _COLOURS = {"layers' matrices": "#1f77b4", "head": "#17becf", "attention, decode
 def _drawing(rows: Sequence[dict[str, Any]]) -> str:
     """Both axes by powers of two: the slope is memory, the ceiling multiply-adds. Hollow marks are int8."""
     intensities = [row["flops"] / row["bytes"] for row in rows]
-    low_x, high_x = np.floor(log2(min(intensities))), np.ceil(log2(max(intensities)))
-    bandwidth, peak = (median(row[roof] for row in rows) for roof in ("read_bandwidth", "fma_peak"))
-    speeds = [row["share"] * min(peak, bandwidth * at) / 1e9 for row, at in zip(rows, intensities, strict=True)]
-    low_y, high_y = np.floor(log2(min(speeds))), np.ceil(log2(peak / 1e9))
-
-    def x(intensity: float) -> float:
-        return float(_MARGIN + (_WIDTH - 2 * _MARGIN) * (log2(intensity) - low_x) / (high_x - low_x))
-
-    def y(gflops: float) -> float:
-        return float(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (log2(gflops) - low_y) / (high_y - low_y))
-
-    parts = [*_grid(x, y, (int(low_x), int(high_x)), (int(low_y), int(high_y)))]
-    start, knee = max(2.0**low_x, 2.0**low_y * 1e9 / bandwidth), peak / bandwidth
-    roof = [(start, start * bandwidth / 1e9), (knee, peak / 1e9), (2.0**high_x, peak / 1e9)]
-    line = " ".join(f"{x(at):.1f},{y(speed):.1f}" for at, speed in roof)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="black" stroke-width="2"/>')
-    parts.append(f'<text x="{x(knee) + 8:.1f}" y="{y(peak / 1e9) - 8:.1f}">{peak / 1e9:.0f} GFLOP/s</text>')
-    parts.append(f'<text x="{x(start) + 8:.1f}" y="{y(roof[0][1]) - 28:.1f}">{bandwidth / 1e9:.0f} GB/s</text>')
-    for row, at, speed in zip(rows, intensities, speeds, strict=True):
-        colour = _COLOURS[row["part"]]
-        fill = "white" if row["weights"] == "int8" else colour
-        parts.append(f'<circle cx="{x(at):.1f}" cy="{y(speed):.1f}" r="4" fill="{fill}" stroke="{colour}">'
-                     f"<title>{row['weights']}, {row['part']}, {row['at']}: {row['share']:.0%} of the roof</title>"
-                     "</circle>")  # fmt: skip
+    bandwidth, peak = (median(row[roof] for row in rows) / 1e9 for roof in ("read_bandwidth", "fma_peak"))
+    speeds = [row["share"] * min(peak, bandwidth * at) for row, at in zip(rows, intensities, strict=True)]
+    columns, lines = powers(intensities), powers([*speeds, peak])
+    panel = Panel(0, _WIDTH, _HEIGHT, _MARGIN, (columns[0], columns[-1]), (lines[0], lines[-1]))
+    start, knee = max(columns[0], lines[0] / bandwidth), peak / bandwidth
+    foot, corner = panel.at(start, start * bandwidth), panel.at(knee, peak)
+    points = zip(rows, intensities, speeds, strict=True)
+    shapes = [
+        *panel.grid({each: f"{each:g}" for each in columns}, {each: f"{each:g}" for each in lines}),
+        text((_WIDTH / 2, _HEIGHT - 16), "operations for a byte", "middle"),
+        text((8, 24), "GFLOP/s; filled: bf16, hollow: int8"),
+        line([foot, corner, panel.at(columns[-1], peak)], width=2),
+        text((corner[0] + 8, corner[1] - 8), f"{peak:.0f} GFLOP/s"),
+        text((foot[0] + 8, foot[1] - 28), f"{bandwidth:.0f} GB/s"),
+        *(_point(row, panel.at(at, speed)) for row, at, speed in points),
+    ]
     for i, (name, colour) in enumerate(_COLOURS.items()):
-        parts.append(f'<text x="{_WIDTH - _MARGIN - 130}" y="{_HEIGHT - _MARGIN - 70 + 16 * i}" fill="{colour}">'
-                     f"{name}</text>")  # fmt: skip
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
-        f'font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+        shapes.append(text((_WIDTH - _MARGIN - 130, _HEIGHT - _MARGIN - 70 + 16 * i), name, colour=colour))
+    return document(_WIDTH, _HEIGHT, shapes)
 
 
-def _grid(
-    x: Callable[[float], float], y: Callable[[float], float], columns: tuple[int, int], lines: tuple[int, int]
-) -> Iterator[str]:
-    yield f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 16}" text-anchor="middle">operations for a byte</text>'
-    yield '<text x="8" y="24">GFLOP/s; filled: bf16, hollow: int8</text>'
-    for power in range(columns[0], columns[1] + 1):
-        at = x(2.0**power)
-        yield (f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_MARGIN}" y2="{_HEIGHT - _MARGIN}" stroke="#eee"/>'
-               f'<text x="{at:.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle">{2.0**power:g}'
-               "</text>")  # fmt: skip
-    for power in range(lines[0], lines[1] + 1):
-        at = y(2.0**power)
-        yield (f'<line x1="{_MARGIN}" x2="{_WIDTH - _MARGIN}" y1="{at:.1f}" y2="{at:.1f}" stroke="#eee"/>'
-               f'<text x="{_MARGIN - 4}" y="{at + 4:.1f}" text-anchor="end">{2.0**power:g}</text>')  # fmt: skip
+def _point(row: dict[str, Any], at: Point) -> str:
+    says = f"{row['weights']}, {row['part']}, {row['at']}: {row['share']:.0%} of the roof"
+    return dot(at, _COLOURS[row["part"]], says, is_hollow=row["weights"] == "int8")
 
 
 if __name__ == "__main__":
