@@ -38,7 +38,7 @@ def measure_load(
     for i in range(repeats):
         tell(f"first token, start {i + 1} of {repeats}")
         drop_from_page_cache(files)
-        reads.append(num_bytes / _read_through(files))
+        reads.append(num_bytes / read_through(files))
         drop_from_page_cache(files)
         cached.append(cached_share(files))
         colds.append(first_token_s(package, threads))
@@ -82,6 +82,17 @@ def drop_from_page_cache(files: list[Path]) -> None:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def read_through(files: list[Path]) -> float:
+    """Seconds of reading every file once, from one thread."""
+    buffer = bytearray(_READ_BYTES)
+    start = time.perf_counter()
+    for file in files:
+        with file.open("rb", buffering=0) as opened:
+            while opened.readinto(buffer):
+                pass
+    return time.perf_counter() - start
+
+
 def cached_share(files: list[Path]) -> float | None:
     """How much of the files is in the page cache, 0 to 1; None where the system does not say."""
     mincore = ctypes.CDLL(None, use_errno=True).mincore
@@ -98,14 +109,3 @@ def cached_share(files: list[Path]) -> float | None:
         num_pages += pages.size
         num_cached += int((pages & 1).sum())
     return num_cached / max(num_pages, 1)
-
-
-def _read_through(files: list[Path]) -> float:
-    """Seconds of reading every file once, from one thread."""
-    buffer = bytearray(_READ_BYTES)
-    start = time.perf_counter()
-    for file in files:
-        with file.open("rb", buffering=0) as opened:
-            while opened.readinto(buffer):
-                pass
-    return time.perf_counter() - start
