@@ -9,8 +9,9 @@ from trivet.base.findings import Finding
 from trivet.driver.check import LAYERS, check, failed, passed, run, unknown
 from trivet.driver.checks import CHECKS, examine
 from trivet.driver.chips import chip_of
-from trivet.driver.facts import Container, Filesystem, HostFacts, PciDevice, ProcessLimit
+from trivet.driver.facts import HostFacts
 from trivet.driver.need import Need
+from trivet.driver.placement_facts import Container, Filesystem, PciDevice, ProcessLimit
 from trivet.driver.probe_facts import PinningProbe
 from trivet.driver.readers.device_nodes import CONTROL_NODES
 

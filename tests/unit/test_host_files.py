@@ -8,15 +8,14 @@ import pytest
 
 from trivet.driver.facts import (
     BlockDevice,
-    Container,
     Interrupt,
     KernelModule,
     NetworkInterface,
     NvmeController,
     NvmeSettings,
-    PciDevice,
     Process,
 )
+from trivet.driver.placement_facts import Container, PciDevice
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.filesystem import read_filesystem
 from trivet.driver.readers.interrupts import read_interrupts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trivet.base.errors import ResourceError
 from trivet.cli.topology import topology
 from trivet.driver.bundle import write_bundle
-from trivet.driver.facts import HostFacts, Interrupt, NetworkInterface, NvmeController, PciDevice
+from trivet.driver.facts import HostFacts, Interrupt, NetworkInterface, NvmeController
 from trivet.driver.layout.commands import commands
 from trivet.driver.layout.picture import picture
 from trivet.driver.layout.placement import placements
@@ -21,6 +21,7 @@ from trivet.driver.layout.text import text
 from trivet.driver.layout.tree import Device, devices, path_between, paths, tree
 from trivet.driver.need import Need
 from trivet.driver.npu_facts import NpuChip, NpuMapping, NpuSmi
+from trivet.driver.placement_facts import PciDevice
 from trivet.driver.readers.host import read_facts
 from trivet.driver.topology import usable_cpus
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from trivet.base.units import GIB, MIB
-from trivet.driver.facts import HostFacts, Process, ProcessLimit
+from trivet.driver.facts import HostFacts, Process
 from trivet.driver.pinning import Bound, pinning_bounds
+from trivet.driver.placement_facts import ProcessLimit
 from trivet.driver.readers.host import read_facts
 from trivet.driver.readers.version_files import driver_version
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trivet.driver.facts import Container
 from trivet.driver.npu_facts import NpuProcess
+from trivet.driver.placement_facts import Container
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.clock import read_clock
 from trivet.driver.readers.cluster import read_cluster

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trivet.base.errors import ResourceError
-from trivet.driver.facts import HostFacts, NumaNode
+from trivet.driver.facts import HostFacts
+from trivet.driver.placement_facts import NumaNode
 from trivet.driver.readers.host import read_facts
 from trivet.driver.topology import available_memory, choose_node, cpus_for, usable_cores
 

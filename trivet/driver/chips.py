@@ -5,7 +5,7 @@ Huawei's vendor id is also on network cards, disks and the management controller
 
 from __future__ import annotations
 
-from trivet.driver.facts import HostFacts, PciDevice
+from trivet.driver.placement_facts import PciDevice, PlacementFacts
 
 HUAWEI = 0x19E5
 # Vendors that sell the same chips under their own id. Source: the PCI tables of the open Ascend driver (CANN, GitCode).
@@ -42,10 +42,10 @@ def chip_of(device: PciDevice) -> str | None:
     return None
 
 
-def npus(facts: HostFacts) -> tuple[PciDevice, ...] | None:
+def npus(facts: PlacementFacts) -> tuple[PciDevice, ...] | None:
     """The NPUs on PCI in order of their addresses; None if the bus could not be read."""
     return None if facts.pci is None else tuple(device for device in facts.pci if chip_of(device) is not None)
 
 
-def nvmes(facts: HostFacts) -> tuple[PciDevice, ...] | None:
+def nvmes(facts: PlacementFacts) -> tuple[PciDevice, ...] | None:
     return None if facts.pci is None else tuple(device for device in facts.pci if device.class_code == _NVME)

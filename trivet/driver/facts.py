@@ -5,8 +5,8 @@ has none. Sizes are bytes; a limit that the kernel does not impose is the word "
 with msgspec and decodes to an equal value. What was not asked, in a value that an older version wrote or that a test
 made by hand, is unknown as well: that is what the defaults say.
 
-What the kernel shows is here; what the NPU's tools print is in `npu_facts`, what is installed in `stack_facts`, and
-what `--probe` tried in `probe_facts`.
+What the kernel shows is here, and of that what a start needs in `placement_facts`; what the NPU's tools print is in
+`npu_facts`, what is installed in `stack_facts`, and what `--probe` tried in `probe_facts`.
 """
 
 from __future__ import annotations
@@ -15,74 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trivet.driver.npu_facts import NpuDevice, NpuNetwork, NpuSmi
+from trivet.driver.placement_facts import Filesystem, PlacementFacts
 from trivet.driver.probe_facts import MasterProbe, PinningProbe, ReadingProbe, StackProbe
 from trivet.driver.stack_facts import Stack
 
-Limit = int | Literal["unlimited"]
 FolderPurpose = Literal["logs", "caches", "temporary files"]
-PageMode = Literal["always", "madvise", "never"]
-ContainerKind = Literal["none", "docker", "containerd", "kubernetes", "podman", "lxc", "other"]
-
-
-@dataclass(frozen=True)
-class Cpus:
-    model: str | None
-    features: tuple[str, ...] | None  # the instruction sets that choose a kernel target, of those this CPU has
-    online: tuple[int, ...] | None
-    allowed: tuple[int, ...] | None  # the affinity mask of the process that read
-    cores: tuple[tuple[int, ...], ...] | None  # each physical core as the ids of its hardware threads
-    governors: dict[str, str] | None  # by cpufreq policy; empty where nothing scales the frequency
-
-
-@dataclass(frozen=True)
-class HugePages:
-    page_bytes: int
-    total: int  # pages reserved on the node
-    free: int
-
-
-@dataclass(frozen=True)
-class NumaNode:
-    id: int
-    cpus: tuple[int, ...] | None
-    memory_total_bytes: int | None
-    memory_free_bytes: int | None  # without the page cache
-    distances: dict[int, int] | None  # to every node by id, 10 is local
-    huge_pages: tuple[HugePages, ...] | None
-
-
-@dataclass(frozen=True)
-class Memory:
-    total_bytes: int | None
-    available_bytes: int | None  # the kernel's estimate: free, and what it can reclaim without swapping
-    transparent_huge_pages: PageMode | None
-    swap_total_bytes: int | None = None
-    swap_free_bytes: int | None = None
-    swappiness: int | None = None
-
-
-@dataclass(frozen=True)
-class Cgroup:
-    """The limits on the reading process, each the tightest on the way from its own group to the root."""
-
-    memory_limit_bytes: Limit | None
-    memory_left_bytes: Limit | None  # the limit less what is used, with the page cache it could drop
-    cpu_quota: float | Literal["unlimited"] | None  # CPUs, not percent
-    max_processes: Limit | None = None  # threads count
-
-
-@dataclass(frozen=True)
-class ProcessLimit:
-    soft: Limit
-    hard: Limit
-
-
-@dataclass(frozen=True)
-class ProcessLimits:
-    open_files: ProcessLimit | None
-    locked_memory_bytes: ProcessLimit | None
-    processes: ProcessLimit | None
-    core_file_bytes: ProcessLimit | None
 
 
 @dataclass(frozen=True)
@@ -93,25 +30,6 @@ class Process:
     gids: tuple[int, ...] | None  # effective and supplementary
     capabilities: int | None  # the effective set, as the kernel's bit mask
     seccomp: int | None  # 0 off, 1 strict, 2 filtered
-
-
-@dataclass(frozen=True)
-class PciDevice:
-    address: str  # "0000:c1:00.0"
-    class_code: int  # 24 bits: class, subclass, interface
-    vendor: int
-    device: int
-    numa_node: int | None
-    kernel_driver: str | None  # None also where no driver is bound
-    link_gts: float | None  # GT/s per lane
-    max_link_gts: float | None
-    link_width: int | None  # lanes
-    max_link_width: int | None
-    near_cpus: tuple[int, ...] | None = None
-    bridges: tuple[str, ...] | None = None  # the PCI addresses above it, the root port first
-    interrupts: tuple[int, ...] | None = None  # the numbers of its message interrupts
-    iommu_group: int | None = None
-    iommu_mode: str | None = None  # "DMA", "DMA-FQ" or "identity", which passes addresses through
 
 
 @dataclass(frozen=True)
@@ -188,37 +106,6 @@ class KernelLog:
 
 
 @dataclass(frozen=True)
-class DeviceNode:
-    path: str  # "/dev/davinci0"
-    mode: int | None  # permission bits
-    uid: int | None
-    gid: int | None
-    is_accessible: bool | None  # may the reading process read and write it
-    is_character: bool | None = None
-
-
-@dataclass(frozen=True)
-class Container:
-    kind: ContainerKind
-    evidence: str  # what gave it away, or where nothing was found
-
-
-@dataclass(frozen=True)
-class Filesystem:
-    """The filesystem that holds, or would hold, `path`."""
-
-    path: str
-    mount_point: str | None
-    type: str | None
-    options: tuple[str, ...] | None
-    free_bytes: int | None  # for a process without privileges
-    source: str | None = None  # what is mounted: "/dev/nvme0n1p2", "server:/export"
-    disk: str | None = None  # the name of the `BlockDevice` that it is on, "nvme0n1"
-    is_network: bool | None = None
-    total_bytes: int | None = None
-
-
-@dataclass(frozen=True)
 class Clock:
     is_synchronised: bool  # by the kernel's own word
     max_error_s: float | None
@@ -253,19 +140,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class HostFacts:
-    kernel: str | None
-    architecture: str | None
-    cpus: Cpus
-    nodes: tuple[NumaNode, ...] | None
-    numa_balancing: bool | None
-    memory: Memory
-    cgroup: Cgroup
-    limits: ProcessLimits
-    container: Container | None
-    pci: tuple[PciDevice, ...] | None  # all of them: what an id means is a judgement
-    device_nodes: tuple[DeviceNode, ...] | None  # the Ascend driver's: see readers.device_nodes
-    filesystems: tuple[Filesystem, ...]  # one for each path that was asked for, in that order
+class HostFacts(PlacementFacts):
     distribution: str | None = None  # "openEuler 22.03 (LTS-SP4)"
     libc: str | None = None  # "glibc 2.34"
     product: str | None = None  # of the machine, as its firmware says

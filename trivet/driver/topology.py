@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from trivet.base.errors import ResourceError
 from trivet.base.units import format_bytes
 from trivet.driver.chips import npus
-from trivet.driver.facts import HostFacts, NumaNode
 from trivet.driver.phrases import Phrase
+from trivet.driver.placement_facts import NumaNode, PlacementFacts
 
 Core = tuple[int, ...]  # the hardware threads of one physical core
 
@@ -24,7 +24,7 @@ class Placement:
     reason: Phrase
 
 
-def usable_cpus(facts: HostFacts) -> tuple[int, ...] | None:
+def usable_cpus(facts: PlacementFacts) -> tuple[int, ...] | None:
     """The CPUs that are online and that this process may use; None if neither is known."""
     online, allowed = facts.cpus.online, facts.cpus.allowed
     if online is None or allowed is None:
@@ -32,7 +32,7 @@ def usable_cpus(facts: HostFacts) -> tuple[int, ...] | None:
     return tuple(cpu for cpu in allowed if cpu in set(online))
 
 
-def usable_cores(facts: HostFacts, node: NumaNode | None = None) -> tuple[Core, ...]:
+def usable_cores(facts: PlacementFacts, node: NumaNode | None = None) -> tuple[Core, ...]:
     """The physical cores with a usable CPU (on `node`), each as its usable CPUs.
 
     Where nobody says which CPUs share a core, each counts as one.
@@ -45,7 +45,7 @@ def usable_cores(facts: HostFacts, node: NumaNode | None = None) -> tuple[Core, 
     return tuple(core for core in kept if core)
 
 
-def choose_node(facts: HostFacts) -> tuple[NumaNode | None, Phrase]:
+def choose_node(facts: PlacementFacts) -> tuple[NumaNode | None, Phrase]:
     """The node to run on and why: the first NPU's, else the one with most cores, then with most free memory."""
     nodes = [node for node in facts.nodes or () if usable_cores(facts, node)]
     if not nodes:
@@ -71,7 +71,7 @@ def choose_node(facts: HostFacts) -> tuple[NumaNode | None, Phrase]:
     })  # fmt: skip
 
 
-def cpus_for(facts: HostFacts, num_threads: int | None = None) -> Placement:
+def cpus_for(facts: PlacementFacts, num_threads: int | None = None) -> Placement:
     """Where `num_threads` threads go; None asks for one on each physical core of the chosen node.
 
     More threads than that spill to the cores of the nearest nodes, and then to second threads of cores. The affinity
@@ -101,19 +101,19 @@ def cpus_for(facts: HostFacts, num_threads: int | None = None) -> Placement:
     return _placement(_in_order(facts, node)[:num_threads], node, reason)
 
 
-def quota_threads(facts: HostFacts) -> int | None:
+def quota_threads(facts: PlacementFacts) -> int | None:
     """How many threads a cgroup's CPU quota feeds without throttling; None if there is no quota, or none is known."""
     quota = facts.cgroup.cpu_quota
     return max(1, int(quota)) if isinstance(quota, int | float) else None
 
 
-def available_memory(facts: HostFacts) -> int | None:
+def available_memory(facts: PlacementFacts) -> int | None:
     """What may be allocated now, by the kernel and by the cgroup; None if the kernel does not say."""
     available, left = facts.memory.available_bytes, facts.cgroup.memory_left_bytes
     return min(available, left) if available is not None and isinstance(left, int) else available
 
 
-def _in_order(facts: HostFacts, node: NumaNode | None) -> tuple[int, ...]:
+def _in_order(facts: PlacementFacts, node: NumaNode | None) -> tuple[int, ...]:
     """All usable CPUs, best first: a core of one's own comes before a near one, and both before a shared core."""
     far: dict[int, int] = {}
     if node is not None:
@@ -134,11 +134,11 @@ def _placement(cpus: tuple[int, ...], node: NumaNode | None, reason: Phrase) -> 
     return Placement(cpus, None, more)
 
 
-def _quota(facts: HostFacts) -> str:
+def _quota(facts: PlacementFacts) -> str:
     return f"the cgroup's quota of {facts.cgroup.cpu_quota:g} CPUs"
 
 
-def _too_many(facts: HostFacts, wanted: int, available: int, num_usable: int) -> ResourceError:
+def _too_many(facts: PlacementFacts, wanted: int, available: int, num_usable: int) -> ResourceError:
     """Says what binds, since each bound is widened in another place."""
     cause, mend = f"the host has {num_usable} CPUs", ""
     if available < num_usable:

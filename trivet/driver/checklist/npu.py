@@ -5,10 +5,11 @@ from __future__ import annotations
 from trivet.base.units import GIB, format_bytes
 from trivet.driver.check import Judgement, check, failed, not_asked, note, passed, unknown, unread, warning
 from trivet.driver.chips import chip_of, npus
-from trivet.driver.facts import DeviceNode, HostFacts, PciDevice
+from trivet.driver.facts import HostFacts
 from trivet.driver.installed import chips
 from trivet.driver.need import Need
 from trivet.driver.pinning import MEMLOCK, MEMORY, hdk_version, pinning_bounds
+from trivet.driver.placement_facts import DeviceNode, PciDevice
 from trivet.driver.readers.device_nodes import CONTROL_NODES
 
 _VLLM_ASCEND = "vllm-ascend docs, installation: the nodes a container is given"

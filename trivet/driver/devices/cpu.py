@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trivet.driver.devices.device import Device
-from trivet.driver.facts import HostFacts
+from trivet.driver.placement_facts import PlacementFacts
 from trivet.driver.topology import available_memory, cpus_for
 
 
-def open_cpu(facts: HostFacts, num_threads: int | None) -> Device:
+def open_cpu(facts: PlacementFacts, num_threads: int | None) -> Device:
     placement = cpus_for(facts, num_threads)
     return Device(
         kind="cpu",

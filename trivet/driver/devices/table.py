@@ -8,12 +8,12 @@ from trivet.base.errors import ResourceError, TrivetError
 from trivet.driver.chips import chip_of, npus
 from trivet.driver.devices.cpu import open_cpu
 from trivet.driver.devices.device import Device
-from trivet.driver.facts import HostFacts
+from trivet.driver.placement_facts import PlacementFacts
 
-DEVICES: dict[str, Callable[[HostFacts, int | None], Device]] = {"cpu": open_cpu}
+DEVICES: dict[str, Callable[[PlacementFacts, int | None], Device]] = {"cpu": open_cpu}
 
 
-def open_device(name: str, facts: HostFacts, num_threads: int | None = None) -> Device:
+def open_device(name: str, facts: PlacementFacts, num_threads: int | None = None) -> Device:
     """The device called `name`, placed by the facts; `num_threads` None means as many as the placement suggests.
 
     Raises TrivetError for a name that is not known, ResourceError for an NPU or threads that are not there.
@@ -26,7 +26,7 @@ def open_device(name: str, facts: HostFacts, num_threads: int | None = None) -> 
     raise TrivetError(f"device {name}: not known", f"choose one of: {known}")
 
 
-def _absence(facts: HostFacts) -> str:
+def _absence(facts: PlacementFacts) -> str:
     found = npus(facts)
     if found is None:
         return "the PCI bus could not be read, so whether there is an NPU is unknown"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trivet.driver.chips import npus
-from trivet.driver.facts import HostFacts, Interrupt, NumaNode, PciDevice
+from trivet.driver.facts import HostFacts, Interrupt
 from trivet.driver.layout.tree import npu_number
 from trivet.driver.phrases import Phrase
+from trivet.driver.placement_facts import NumaNode, PciDevice
 from trivet.driver.topology import Core, usable_cores
 
 # The two interrupts that an NPU raises for every piece of work, each given a core of its own; then the process needs

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trivet.driver.chips import chip_of, nvmes
-from trivet.driver.facts import HostFacts, PciDevice
+from trivet.driver.facts import HostFacts
+from trivet.driver.placement_facts import PciDevice
 
 Kind = Literal["npu", "disk", "nic"]
 # How two devices reach each other, in the words of `npu-smi info -t topo`, nearest first: below one PCI switch, through

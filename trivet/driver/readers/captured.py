@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trivet.driver.facts import Clock, DeviceNode, WorkingFolder
+from trivet.driver.facts import Clock, WorkingFolder
 from trivet.driver.npu_facts import CommandOutcome
+from trivet.driver.placement_facts import DeviceNode
 from trivet.driver.readers.files import read_text
 from trivet.driver.stack_facts import Library
 

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
-from trivet.driver.facts import Cgroup, Limit
+from trivet.driver.placement_facts import Cgroup, Limit
 from trivet.driver.readers.files import exists, integer, read_integer, read_text, read_word
 from trivet.driver.readers.mounts import Mount, read_mounts
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trivet.driver.facts import Container, ContainerKind
+from trivet.driver.placement_facts import Container, ContainerKind
 from trivet.driver.readers.files import exists, read_text, read_word
 from trivet.driver.readers.mounts import read_mounts
 

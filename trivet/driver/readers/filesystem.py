@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from trivet.driver.facts import Filesystem
-from trivet.driver.readers.captured import Captured
+from trivet.driver.placement_facts import Filesystem
 from trivet.driver.readers.files import is_live, list_names, read_word
 from trivet.driver.readers.mounts import Mount, read_mounts
+
+if TYPE_CHECKING:  # a start reads the live host
+    from trivet.driver.readers.captured import Captured
 
 # Their bytes come from another machine. Source: Linux, Documentation/filesystems, and the file systems' own manuals.
 _NETWORK = frozenset((
@@ -20,11 +23,11 @@ _NETWORK = frozenset((
 _LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "squashfs", "erofs", "tmpfs", "ramfs"))
 
 
-def read_filesystem(root: Path, path: str, captured: Captured) -> Filesystem:
+def read_filesystem(root: Path, path: str, captured: Captured | None = None) -> Filesystem:
     """The filesystem of `path`, an absolute path on the host, which need not exist yet."""
     mount = _mount_of(read_mounts(root) or (), _resolved(path) if is_live(root) else PurePosixPath(path))
     kept = mount.point if mount else ""
-    free, total = _room(path) if is_live(root) else (captured.free_bytes.get(kept), captured.total_bytes.get(kept))
+    free, total = _room(path) if is_live(root) else _captured_room(kept, captured)
     return Filesystem(
         path=path,
         mount_point=mount.point if mount else None,
@@ -66,6 +69,10 @@ def _disk(root: Path, number: str) -> str | None:
         ):
             return disk
     return None
+
+
+def _captured_room(point: str, captured: Captured | None) -> tuple[int | None, int | None]:
+    return (None, None) if captured is None else (captured.free_bytes.get(point), captured.total_bytes.get(point))
 
 
 def _room(path: str) -> tuple[int | None, int | None]:

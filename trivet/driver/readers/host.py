@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trivet.driver.chips import ASCEND_950, npus
-from trivet.driver.facts import DeviceNode, HostFacts, PciDevice
+from trivet.driver.facts import HostFacts
+from trivet.driver.placement_facts import DeviceNode, PciDevice
 from trivet.driver.readers.captured import Captured, read_captured
 from trivet.driver.readers.clock import read_clock
 from trivet.driver.readers.cluster import read_cluster
@@ -72,9 +73,8 @@ def read_facts(
     npu_smi, stack = read_npu_smi(root, captured, deadline), read_stack(root, captured, python, addresses)
     is_tried = probe and is_live(root)
     has_npu = bool(facts.device_nodes) or bool(npus(replace(facts, pci=pci)))
-    return replace(
-        facts,
-        pci=pci,
+    return HostFacts(
+        **{**vars(facts), "pci": pci},
         distribution=read_distribution(root),
         libc=read_libc(root, captured),
         product=product,

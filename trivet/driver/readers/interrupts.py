@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trivet.driver.facts import Interrupt, PciDevice
+from trivet.driver.facts import Interrupt
+from trivet.driver.placement_facts import PciDevice
 from trivet.driver.readers.files import integer, read_id_list, read_text
 
 # A line for each of thousands of interrupts, in it a number for each of hundreds of CPUs.

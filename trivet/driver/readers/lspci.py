@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trivet.driver.facts import PciDevice
+from trivet.driver.placement_facts import PciDevice
 from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.commands import ask
 from trivet.driver.readers.sysfs_pci import pci_address

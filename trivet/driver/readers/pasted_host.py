@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from trivet.driver.facts import Cgroup, Cpus, HostFacts, Memory, NumaNode, ProcessLimits
+from trivet.driver.facts import HostFacts
 from trivet.driver.npu_facts import NpuErrors, NpuNetwork, NpuSmi
+from trivet.driver.placement_facts import Cgroup, Cpus, Memory, NumaNode, ProcessLimits
 from trivet.driver.readers.cann import cann_of, components_of
 from trivet.driver.readers.commands import answer
 from trivet.driver.readers.device_tools import parse_devices

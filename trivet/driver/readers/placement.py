@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trivet.driver.facts import Cpus, HostFacts, Memory
-from trivet.driver.readers.captured import Captured, read_captured
+from trivet.driver.placement_facts import Cpus, Memory, PlacementFacts
 from trivet.driver.readers.cgroup import read_cgroup
 from trivet.driver.readers.container import read_container
 from trivet.driver.readers.device_nodes import read_device_nodes
@@ -26,20 +26,25 @@ from trivet.driver.readers.sysfs_cpu import read_cores, read_governors, read_onl
 from trivet.driver.readers.sysfs_node import read_nodes, read_page_mode
 from trivet.driver.readers.sysfs_pci import read_pci
 
+if TYPE_CHECKING:
+    from trivet.driver.readers.captured import Captured
+
 
 def read_placement_facts(
     root: Path = Path("/"), paths: Iterable[str] = (), captured: Captured | None = None
-) -> HostFacts:
-    """What says where threads and memory go, and the filesystems of `paths`; all else is unknown.
+) -> PlacementFacts:
+    """What says where threads and memory go, and the filesystems of `paths`.
 
     A start needs no more than this: it takes milliseconds, and no tool is run. Never raises.
     """
-    if captured is None:
-        captured = Captured() if is_live(root) else read_captured(root)
+    if captured is None and not is_live(root):
+        from trivet.driver.readers.captured import read_captured  # which no start needs
+
+        captured = read_captured(root)
     online, meminfo = read_online(root), read_meminfo(root)
-    return HostFacts(
+    return PlacementFacts(
         kernel=read_kernel(root),
-        architecture=platform.machine() or None if is_live(root) else captured.architecture,
+        architecture=captured.architecture if captured and not is_live(root) else platform.machine() or None,
         cpus=Cpus(
             model=read_model(root),
             features=read_features(root),

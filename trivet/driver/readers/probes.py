@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from threading import Thread
 
-from trivet.driver.facts import Interrupt, PciDevice
+from trivet.driver.facts import Interrupt
+from trivet.driver.placement_facts import PciDevice
 from trivet.driver.probe_facts import PinningProbe, ReadingProbe
 from trivet.driver.readers.interrupts import read_interrupts
 

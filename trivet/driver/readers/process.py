@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trivet.driver.facts import Container, Process
+from trivet.driver.facts import Process
 from trivet.driver.npu_facts import NpuProcess
+from trivet.driver.placement_facts import Container
 from trivet.driver.readers.files import integer, list_names, read_text, read_word
 
 _MAX_PROCESSES = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trivet.driver.facts import Limit, ProcessLimit, ProcessLimits
+from trivet.driver.placement_facts import Limit, ProcessLimit, ProcessLimits
 from trivet.driver.readers.files import id_list, integer, read_text, read_word
 
 # The instruction sets that a kernel target asks for, or that a reader of the report wants to see: x86, then Arm.

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from trivet.driver.facts import HugePages, NumaNode, PageMode
+from trivet.driver.placement_facts import HugePages, NumaNode, PageMode
 from trivet.driver.readers.files import integer, list_names, read_id_list, read_integer, read_text
 from trivet.driver.readers.procfs import sizes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trivet.driver.facts import PciDevice
+from trivet.driver.placement_facts import PciDevice
 from trivet.driver.readers.files import integer, list_names, locate, read_id_list, read_integer, read_word
 
 _ROOT = "sys/bus/pci/devices"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trivet
 from trivet.driver.devices.device import Device
-from trivet.driver.facts import HostFacts
+from trivet.driver.placement_facts import PlacementFacts
 from trivet.framework.model.package import Package
 
 
@@ -31,7 +31,7 @@ class Stamp:
     date: str
 
 
-def stamp(package: Package | None, facts: HostFacts, device: Device, target: str) -> Stamp:
+def stamp(package: Package | None, facts: PlacementFacts, device: Device, target: str) -> Stamp:
     """The circumstances now; `package` is the model asked about, None where only the machine is."""
     source = Path(trivet.__file__).parent.parent
     commit = commit_of(source)

@@ -14,7 +14,6 @@ from types import TracebackType
 
 from trivet._native import residency
 from trivet.base.errors import CheckpointError
-from trivet.driver.readers.captured import Captured
 from trivet.driver.readers.filesystem import read_filesystem
 from trivet.framework.model.loading.extents import BLOCK_BYTES
 
@@ -39,7 +38,7 @@ class Source:
         except OSError as error:
             raise CheckpointError(f"{path} cannot be opened: {error.strerror}", _HINTS.get(error.errno or 0)) from None
         self.direct, refusal = _open_direct(path)
-        mounted = read_filesystem(Path("/"), str(path.absolute()), Captured())
+        mounted = read_filesystem(Path("/"), str(path.absolute()))
         self.facts = FileFacts(path, os.fstat(self.buffered).st_size, mounted.type, refusal)
 
     def resident_share(self, offset: int, num_bytes: int) -> float | None:
