@@ -23,7 +23,8 @@ def version_key(text: str) -> Key:
     What follows a plus sign only names a build.
     """
     parts: list[tuple[int, int]] = []
-    for number, word in re.findall(r"(\d+)|([a-z]+)", text.lower().partition("+")[0].removeprefix("v"), re.ASCII):
+    # 18 digits: whatever a file has in a version's place, Python converts no string of thousands.
+    for number, word in re.findall(r"(\d{1,18})|([a-z]+)", text.lower().partition("+")[0].removeprefix("v"), re.ASCII):
         if number:
             parts.append((_NUMBER, int(number)))
         elif word in _BEFORE:
