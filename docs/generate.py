@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 import trivet.operators  # noqa: F401  registers the contracts
@@ -19,7 +18,7 @@ from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.operators.contract import FLOATS, IMPLEMENTATIONS, OPERATORS, Argument, Operator
-from trivet.serve.service import Service
+from trivet.serve.scrape import RequestMetrics
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -117,20 +116,16 @@ def _formats(argument: Argument) -> str:
 
 
 def metric_lines() -> list[str]:
-    service = Service("model")
-    service.requests.labels("GET", "/health", "200")
     lines = ["`GET /metrics` answers in the Prometheus text format, without a key. A sequence counts as a request: "
              "one with n = 3 is three.", ""]  # fmt: skip
-    lines += _metrics("The server", service.registry)
-    lines += _metrics("The engine, under vLLM's names", EngineMetrics("model").registry)
-    kv = CollectorRegistry()
-    kv.register(KvMetrics("model", KvCounts))
-    lines += _metrics("The KV cache", kv)
+    lines += _metrics("The server", RequestMetrics({("GET", "/", 200): 1}))
+    lines += _metrics("The engine, under vLLM's names", EngineMetrics("model"))
+    lines += _metrics("The KV cache", KvMetrics("model", KvCounts))
     return lines[:-1]
 
 
-def _metrics(heading: str, registry: CollectorRegistry) -> list[str]:
-    rows = [_metric(metric) for metric in registry.collect()]
+def _metrics(heading: str, collector: RequestMetrics | EngineMetrics | KvMetrics) -> list[str]:
+    rows = [_metric(metric) for metric in collector.collect()]
     return [f"## {heading}", "", *_table(("name", "kind", "labels", "meaning"), rows), ""]
 
 

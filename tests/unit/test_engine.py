@@ -1,5 +1,8 @@
+from functools import partial
+
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.unit.pretend_plan import PIECES, PretendPlan, PretendTokenizer, chosen, logits_after
 from trivet.base.errors import RequestError
@@ -18,6 +21,12 @@ def request(request_id="a", prompt=(3, 4, 5), seed=1, **params):
 
 def engine_of(plan=None, tokenizer=None, **options):
     return Engine(plan or PretendPlan(), tokenizer, **options)
+
+
+def value_of(metrics, name, labels):
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return registry.get_sample_value(name, labels)
 
 
 def serve(engine, *requests):
@@ -67,7 +76,7 @@ def test_preemption_does_not_change_the_answer():
     metrics = EngineMetrics("tiny")
     tight = serve(engine_of(plan, observer=metrics), *requests)
 
-    assert metrics.registry.get_sample_value("vllm:num_preemptions_total", LABELS) > 0
+    assert value_of(metrics, "vllm:num_preemptions_total", LABELS) > 0
     assert {key: tokens_of(deltas) for key, deltas in roomy.items()} == {
         key: tokens_of(deltas) for key, deltas in tight.items()
     }
@@ -240,7 +249,7 @@ def test_metrics_count_what_happened():
     engine = engine_of(observer=metrics, clock=lambda: next(ticks))
     serve(engine, request("a", max_tokens=3), request("b", n=2, max_tokens=1))
     engine.add(request("c"))
-    value = metrics.registry.get_sample_value
+    value = partial(value_of, metrics)
 
     assert 1 == value("vllm:num_requests_waiting", LABELS)
     engine.abort("c")

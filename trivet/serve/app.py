@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -113,8 +112,9 @@ async def ready(service: Service, request: Request) -> Response:
 
 
 async def metrics(service: Service, request: Request) -> Response:
-    text = b"".join(generate_latest(registry) for registry in service.registries())
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    from trivet.serve import scrape  # Prometheus' client, which no answer needs
+
+    return Response(scrape.page(service), media_type=scrape.CONTENT_TYPE)
 
 
 async def version(service: Service, request: Request) -> Response:
@@ -179,7 +179,7 @@ class Door:
     def _record(self, scope: Scope, request_id: str, status: int | None, started_s: float) -> None:
         path = scope["path"]
         handler = path if path in _PATHS else "other"  # a label must not grow with what strangers ask for
-        self._service.requests.labels(scope["method"], handler, status or 500).inc()
+        self._service.requests[scope["method"], handler, status or 500] += 1
         if path in PROBES and status == 200:
             return
         tally = scope["state"].get("tally")

@@ -8,17 +8,16 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
-
-from prometheus_client import CollectorRegistry, Counter
 
 from trivet.base.errors import UnavailableError
 from trivet.base.units import MIB
 from trivet.framework.engine.cost_model import CostModel, calibrated, guessed
 from trivet.framework.engine.engine import Engine
-from trivet.framework.engine.kv_metrics import KvMetrics
+from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.targets import Targets
 from trivet.framework.engine.worker import AsyncEngine
@@ -44,7 +43,8 @@ class ServedModel:
     chat_template: ChatTemplate
     vocab_size: int
     max_context: int  # tokens of prompt and answer together
-    registry: CollectorRegistry  # the engine's metrics
+    metrics: EngineMetrics
+    kv_counts: Callable[[], KvCounts]
 
 
 def start_model(
@@ -63,10 +63,9 @@ def start_model(
     engine = Engine(
         plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, costs=costs, targets=targets, observer=metrics
     )
-    metrics.registry.register(KvMetrics(name, engine.kv_counts))
     worker = AsyncEngine(engine)
     worker.start()
-    return ServedModel(worker, tokenizer, chat_template, plan.vocab_size, engine.max_length, metrics.registry)
+    return ServedModel(worker, tokenizer, chat_template, plan.vocab_size, engine.max_length, metrics, engine.kv_counts)
 
 
 def start_loaded(loaded: LoadedModel, name: str, targets: Targets) -> ServedModel:
@@ -99,9 +98,7 @@ class Service:
         self.model_name = model_name
         self.limits = limits or ServiceLimits()
         self.created = int(time.time())
-        self.registry = CollectorRegistry()
-        self.requests = Counter("http_requests", "Answered requests.", ("method", "handler", "status"),
-                                registry=self.registry)  # fmt: skip
+        self.requests = Counter[tuple[str, str, int]]()  # answered, by method, handler and status
         self._key_digest = None if api_key is None else _digest(api_key.encode("utf-8", "surrogateescape"))
         self._model: ServedModel | None = None
         self._is_draining = False
@@ -114,6 +111,11 @@ class Service:
         return "loading" if self._model is None else "ready"
 
     @property
+    def opened(self) -> ServedModel | None:
+        """The model, while draining too; None while it loads."""
+        return self._model
+
+    @property
     def is_alive(self) -> bool:
         """False when the engine has died: then only a restart helps. While loading there is none to die."""
         return self._model is None or self._model.engine.is_alive
@@ -121,8 +123,8 @@ class Service:
     def open(self, model: ServedModel) -> None:
         """Begin to serve `model`, and close it in the end. Any thread may call it, once."""
         assert self._model is None, "a service opens once"
-        # What there is by now stays to the end: walking it took each full collection 16 ms, of some answer's gap.
-        gc.collect()
+        # What there is by now stays to the end: walking it took each full collection 16 ms, of some answer's gap. To
+        # look once for what does not takes as long, and of what a start leaves finds nothing worth a page.
         gc.freeze()
         self._model = model
 
@@ -149,9 +151,6 @@ class Service:
         if self._model is None:
             raise UnavailableError(f"{self.model_name} is still loading", "wait until /ready answers 200")
         return self._model
-
-    def registries(self) -> list[CollectorRegistry]:
-        return [self.registry] if self._model is None else [self.registry, self._model.registry]
 
     def check_model_name(self, name: str | None) -> None:
         """Raise a 404 unless `name` is the model served; None means whichever it is."""

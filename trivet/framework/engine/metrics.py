@@ -7,16 +7,17 @@ A sequence counts as a request here, as it does there: a request with n = 3 is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-from trivet.framework.engine.gap_histogram import GapHistogram
+from trivet.framework.engine.histogram import Histogram
 from trivet.framework.engine.observer import Finish, Load, Step
 from trivet.framework.engine.sequence import FinishReason
 from trivet.framework.engine.targets import RefusalReason
 
-_LABELS = ("model_name", "engine")
+if TYPE_CHECKING:  # who collects imports it: a server's first answer need not wait for that
+    from prometheus_client.metrics_core import Metric
+
 _REASONS: tuple[FinishReason, ...] = ("stop", "length", "timeout", "abort", "error")
 _REFUSALS: tuple[RefusalReason, ...] = ("queue", "ttft")
 
@@ -35,90 +36,102 @@ _ERROR = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 _STEP_TOKENS = tuple(float(1 << power) for power in range(15))
 
 
+# Of each histogram: what it is of, and its buckets.
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "vllm:time_to_first_token_seconds": ("Arrival to first token", _FIRST_TOKEN_S + _FINE),
+    "vllm:inter_token_latency_seconds": ("Between two tokens", _TOKEN_GAP_S + _FINE),
+    "vllm:e2e_request_latency_seconds": ("Arrival to last token", _REQUEST_S),
+    "vllm:request_queue_time_seconds": ("Arrival to first step", _REQUEST_S),
+    "vllm:request_prefill_time_seconds": ("First step to first token", _REQUEST_S),
+    "vllm:request_decode_time_seconds": ("First token to last", _REQUEST_S),
+    "vllm:request_prompt_tokens": ("Prompt tokens of a sequence", _TOKENS),
+    "vllm:request_generation_tokens": ("Tokens a sequence generated", _TOKENS),
+    "vllm:iteration_tokens_total": ("Tokens computed in a step", _STEP_TOKENS),
+    "trivet:step_seconds": ("Time of a step", _STEP_S + _FINE),
+    "trivet:step_predicted_seconds": ("Time of a step, predicted before it ran", _STEP_S + _FINE),
+    "trivet:step_prediction_error_ratio": (
+        "How far a step's time was from its prediction, as a share of the time", _ERROR),
+}  # fmt: skip
+
+
 class EngineMetrics:
-    """An observer that fills a registry of its own; `registry` is what an exporter renders."""
+    """An observer that counts, and a collector that a Prometheus registry takes."""
 
     def __init__(self, model_name: str, engine: str = "0") -> None:
-        self.registry = CollectorRegistry()
-        labels = (model_name, engine)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"vllm:{name}", text, _LABELS, registry=self.registry).labels(*labels)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"vllm:{name}", text, _LABELS, registry=self.registry).labels(*labels)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], prefix: str = "vllm") -> Histogram:
-            edges = tuple(sorted(set(buckets)))
-            return Histogram(f"{prefix}:{name}", text, _LABELS, registry=self.registry, buckets=edges).labels(*labels)
-
-        self._running = gauge("num_requests_running", "Sequences that hold slots")
-        self._waiting = gauge("num_requests_waiting", "Sequences that wait for slots")
-        self._kv_usage = gauge("kv_cache_usage_perc", "Share of the KV pool's slots that are held, 0 to 1")
-        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, computed or found")
-        self._generation_tokens = counter("generation_tokens", "Tokens generated")
-        self._preemptions = counter("num_preemptions", "Times a sequence's slots were taken back")
-        success = Counter("vllm:request_success", "Sequences finished, by reason", (*_LABELS, "finished_reason"),
-                          registry=self.registry)  # fmt: skip
-        self._finished = {reason: success.labels(*labels, reason) for reason in _REASONS}
-        self._first_token_s = histogram(
-            "time_to_first_token_seconds", "Arrival to first token", _FIRST_TOKEN_S + _FINE)  # fmt: skip
-        self._token_gaps_s = GapHistogram(
-            "vllm:inter_token_latency_seconds", "Between two tokens", _LABELS, labels,
-            sorted({*_TOKEN_GAP_S, *_FINE}))  # fmt: skip
-        self.registry.register(self._token_gaps_s)
-        self._total_s = histogram("e2e_request_latency_seconds", "Arrival to last token", _REQUEST_S)
-        self._queue_s = histogram("request_queue_time_seconds", "Arrival to first step", _REQUEST_S)
-        self._prefill_s = histogram("request_prefill_time_seconds", "First step to first token", _REQUEST_S)
-        self._decode_s = histogram("request_decode_time_seconds", "First token to last", _REQUEST_S)
-        self._request_prompt = histogram("request_prompt_tokens", "Prompt tokens of a sequence", _TOKENS)
-        self._request_generation = histogram("request_generation_tokens", "Tokens a sequence generated", _TOKENS)
-        self._step_tokens = histogram("iteration_tokens_total", "Tokens computed in a step", _STEP_TOKENS)
-        self._step_s = histogram("step_seconds", "Time of a step", _STEP_S + _FINE, "trivet")
-        self._step_predicted_s = histogram(
-            "step_predicted_seconds", "Time of a step, predicted before it ran", _STEP_S + _FINE, "trivet")  # fmt: skip
-        self._step_error = histogram(
-            "step_prediction_error_ratio", "How far a step's time was from its prediction, as a share of the time",
-            _ERROR, "trivet")  # fmt: skip
-        refused = Counter("trivet:requests_refused", "Requests not taken: the queue was full, or the first token "
-                          "predicted too late", (*_LABELS, "reason"), registry=self.registry)  # fmt: skip
-        self._refused = {reason: refused.labels(*labels, reason) for reason in _REFUSALS}
+        self._labels = {"model_name": model_name, "engine": engine}
+        self._load = Load(0, 0, 0.0)
+        self._prompt_tokens = self._generation_tokens = self._preemptions = 0
+        self._finished: dict[str, int] = dict.fromkeys(_REASONS, 0)
+        self._refused: dict[str, int] = dict.fromkeys(_REFUSALS, 0)
+        self._histograms = {name: Histogram(sorted(set(edges))) for name, (_, edges) in _HISTOGRAMS.items()}
 
     def load(self, load: Load) -> None:
-        self._running.set(load.num_running)
-        self._waiting.set(load.num_waiting)
-        self._kv_usage.set(load.kv_usage)
+        self._load = load
 
     def step(self, step: Step) -> None:
-        self._step_tokens.observe(step.num_tokens)
-        self._preemptions.inc(step.num_preemptions)
-        self._step_s.observe(step.seconds)
+        self._observe("vllm:iteration_tokens_total", step.num_tokens)
+        self._preemptions += step.num_preemptions
+        self._observe("trivet:step_seconds", step.seconds)
         if step.predicted_s is not None and step.seconds > 0:
-            self._step_predicted_s.observe(step.predicted_s)
-            self._step_error.observe(abs(step.predicted_s - step.seconds) / step.seconds)
+            self._observe("trivet:step_predicted_seconds", step.predicted_s)
+            self._observe("trivet:step_prediction_error_ratio", abs(step.predicted_s - step.seconds) / step.seconds)
 
     def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
-        self._first_token_s.observe(seconds)
-        self._prompt_tokens.inc(num_prompt_tokens)
-        self._generation_tokens.inc()
+        self._observe("vllm:time_to_first_token_seconds", seconds)
+        self._prompt_tokens += num_prompt_tokens
+        self._generation_tokens += 1
 
     def tokens(self, gaps_s: Sequence[float]) -> None:
         if gaps_s:
-            self._token_gaps_s.observe(gaps_s)
-        self._generation_tokens.inc(len(gaps_s))
+            self._histograms["vllm:inter_token_latency_seconds"].observe_all(gaps_s)
+        self._generation_tokens += len(gaps_s)
 
     def refused(self, reason: RefusalReason) -> None:
-        self._refused[reason].inc()
+        self._refused[reason] += 1
 
     def finish(self, finish: Finish) -> None:
-        self._finished[finish.reason].inc()
-        self._total_s.observe(finish.total_s)
-        self._request_prompt.observe(finish.num_prompt_tokens)
-        self._request_generation.observe(finish.num_generated_tokens)
-        for histogram, seconds in (
-            (self._queue_s, finish.queue_s),
-            (self._prefill_s, finish.prefill_s),
-            (self._decode_s, finish.decode_s),
+        self._finished[finish.reason] += 1
+        self._observe("vllm:e2e_request_latency_seconds", finish.total_s)
+        self._observe("vllm:request_prompt_tokens", finish.num_prompt_tokens)
+        self._observe("vllm:request_generation_tokens", finish.num_generated_tokens)
+        for name, seconds in (
+            ("vllm:request_queue_time_seconds", finish.queue_s),
+            ("vllm:request_prefill_time_seconds", finish.prefill_s),
+            ("vllm:request_decode_time_seconds", finish.decode_s),
         ):
             if seconds is not None:
-                histogram.observe(seconds)
+                self._observe(name, seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        """What was counted so far; any thread may ask."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        labels, values = list(self._labels), list(self._labels.values())
+        for name, text, level in (
+            ("vllm:num_requests_running", "Sequences that hold slots", self._load.num_running),
+            ("vllm:num_requests_waiting", "Sequences that wait for slots", self._load.num_waiting),
+            ("vllm:kv_cache_usage_perc", "Share of the KV pool's slots that are held, 0 to 1", self._load.kv_usage),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=labels)
+            gauge.add_metric(values, level)
+            yield gauge
+        counts: tuple[tuple[str, str, str, dict[str, int]], ...] = (
+            ("vllm:prompt_tokens", "Prompt tokens, computed or found", "", {"": self._prompt_tokens}),
+            ("vllm:generation_tokens", "Tokens generated", "", {"": self._generation_tokens}),
+            ("vllm:num_preemptions", "Times a sequence's slots were taken back", "", {"": self._preemptions}),
+            ("vllm:request_success", "Sequences finished, by reason", "finished_reason", self._finished),
+            ("trivet:requests_refused", "Requests not taken: the queue was full, or the first token predicted too late",
+             "reason", self._refused),
+        )  # fmt: skip
+        for name, text, label, found in counts:
+            counter = CounterMetricFamily(name, text, labels=[*labels, *([label] if label else [])])
+            for key, count in found.items():
+                counter.add_metric([*values, *([key] if label else [])], count)
+            yield counter
+        for name, (text, _) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=labels)
+            histogram.add_metric(values, self._histograms[name].buckets(), self._histograms[name].sum)
+            yield histogram
+
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
