@@ -432,6 +432,15 @@ def test_a_wrong_answer_is_never_published(tmp_path, monkeypatch):
     assert [] == list(tmp_path.iterdir())
 
 
+def test_a_chat_template_that_does_not_compile_is_never_published(tmp_path):
+    folder = shutil.copytree(TINY / "llama", tmp_path / "checkpoint")
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    with pytest.raises(CheckpointError, match="chat template does not compile"):
+        convert(folder, tmp_path / "package")
+
+    assert not (tmp_path / "package").exists()
+
+
 def test_an_answer_that_is_no_number_is_never_published(tmp_path):
     tensors = llama_tensors() | {"model.norm.weight": np.full(64, 0x7F80, np.uint16)}  # infinity in bfloat16
     write_folder(tmp_path / "model", tensors)

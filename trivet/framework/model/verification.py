@@ -25,10 +25,12 @@ from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, BoundPlan, Limits
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.memory.slots import lay_out
+from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.checkpoints.checkpoint import read_bytes
 from trivet.framework.model.manifest import Manifest
 from trivet.framework.model.package import Package, damaged, map_package
 from trivet.framework.model.tokenizer import Tokenizer
+from trivet.framework.model.tokenizer_files import read_tokenizer_files
 
 QUESTION = "What is the capital of France?"
 
@@ -58,12 +60,14 @@ class Verification:
 def verify(
     folder: Path, manifest: Manifest, device: DeviceName, memory_bytes: int | None, done: Callable[[int], None]
 ) -> Verification:
-    """Read all of the package's weights again, check the laws of its graph, and run a prompt through its plan.
+    """Read all of the package's weights again, check its template and its graph's laws, run a prompt through its plan.
 
     The prompt is run when the weights fit `memory_bytes` (None: what is free), and the device's library is here. Raises
-    CheckpointError for other bytes than were written, GraphError for a law, CheckpointError for a wrong answer.
+    CheckpointError for other bytes than were written, a template that does not compile or a wrong answer, GraphError
+    for a law.
     """
     num_bytes = _read_again(folder, manifest, done)
+    ChatTemplate(read_tokenizer_files(folder, {})).compile()
     check(manifest.graph, "conversion")
     done_so_far = Verification(num_bytes, len(manifest.graph.nodes))
     if manifest.num_ranks > 1:
