@@ -50,7 +50,7 @@ def test_the_report_has_every_phase_in_order_and_what_held_it_up(package: Packag
     done = trivet("load", package.path, "--json", settings=settings)
     report = json.loads(done.stdout)
 
-    assert ["facts", "open", "read", "tokenizer", "bind", "warm-up"] == list(report["phases"])
+    assert ["facts", "open", "read", "bind", "warm-up"] == list(report["phases"])
     assert sum(stored.bytes for stored in package.stored.values()) == report["read"]["verified"]
     assert report["total_s"] == pytest.approx(sum(report["phases"].values()))
     assert {"what", "help"} == report["bottleneck"].keys()

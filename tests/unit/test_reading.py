@@ -17,6 +17,7 @@ from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.units import MIB
 from trivet.framework.memory.arena import Arena
 from trivet.framework.model.loading import extents as placing
+from trivet.framework.model.loading import read as reading_module
 from trivet.framework.model.loading.engines import ENGINES, EngineName, choose
 from trivet.framework.model.loading.extents import BLOCK_BYTES, Range, place
 from trivet.framework.model.loading.read import ReadOptions, opened, read_extents, read_into_arena
@@ -217,6 +218,32 @@ def test_a_failure_leaves_no_descriptor_and_no_memory(file: Path) -> None:
     assert before == len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(ValueError, match="closed"):
         arenas[0]._mapping.size()
+
+
+@pytest.mark.parametrize("cuts", [[], [(0, 100), (200, len(BYTES))]])
+def test_what_is_done_meanwhile_is_done_once_and_after_reading_has_begun(
+    file: Path, cuts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    begin = reading_module.start_reading
+    monkeypatch.setattr(reading_module, "start_reading", lambda *words: (order.append("begun"), begin(*words))[1])
+    options = ReadOptions(2, meanwhile=lambda: order.append("meanwhile"))
+    read_into_arena(wanted(file, *cuts), lambda size: Arena(size, "weights"), options)[0].close()
+
+    assert [*(["begun"] if cuts else []), "meanwhile"] == order
+
+
+def test_what_fails_meanwhile_ends_the_reading_and_leaves_no_descriptor(file: Path) -> None:
+    def fail() -> None:
+        raise CheckpointError("no tokenizer")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        read_into_arena(
+            wanted(file, (0, len(BYTES))), lambda size: Arena(size, "weights"), ReadOptions(2, meanwhile=fail)
+        )
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_reading_that_is_cancelled_ends_and_can_be_dropped(file: Path) -> None:

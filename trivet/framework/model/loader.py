@@ -5,14 +5,14 @@ After loading, nothing grows: what does not fit is an error here, with the optio
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trivet._native import trim_heap
-from trivet.base.dtypes import DType
+from trivet.base.dtypes import Array, DType
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.settings import Settings, read_settings
 from trivet.base.units import KIB, format_bytes
@@ -24,7 +24,7 @@ from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
-from trivet.framework.graph.plan import BoundPlan, Limits
+from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.cache import made_before, packaged
@@ -134,14 +134,20 @@ def load(
     options = ReadOptions(len(placed.cpus), engine, verify)
     limits = Limits(max(max_step_tokens, max_sequences), max_sequences, max_sequences, context)
     brought = PackageWeights(package.path, package.stored, options, times)
-    # Files are read without the GIL, which the tokenizer's parser holds: neither waits for the other. Reading is what
-    # an interrupt has to reach, and only this thread hears of one.
-    with ThreadPoolExecutor(1) as beside:
-        parsed = beside.submit(lambda: (Tokenizer(package.tokenizer), ChatTemplate(package.tokenizer)))
-        # A device with memory of its own has them brought when its plan is bound.
-        wanted = brought.bring if BINDINGS[device].has_own_memory else brought.on_host(placed.numa_node)
-        with times.phase("tokenizer"):  # what is left of it
-            tokenizer, template = parsed.result()
+    parsed: list[Tokenizer] = []
+
+    def parse() -> None:
+        parsed.append(Tokenizer(package.tokenizer))
+
+    wanted: Mapping[str, Array] | Bring
+    if BINDINGS[device].has_own_memory:  # they are brought when its plan is bound
+        wanted = brought.bring
+        with times.phase("tokenizer"):
+            parse()
+    else:
+        # Files are read without the GIL, which the tokenizer's parser holds to its end: begun first, it would hold up
+        # the reading's begin.
+        wanted = brought.on_host(placed.numa_node, parse)
     trim_heap()  # the tokenizer's parser leaves a quarter of what it took
     with times.phase("bind"):
         has_files = tiers is not None and tiers.folder is not None
@@ -152,8 +158,8 @@ def load(
     behind = None if tiers is None else open_tiers(tiers, plan, package, layout, device)
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
     return LoadedModel(
-        package.source_name, package.config, package, plan, tokenizer, template, placed, memory, times, brought.report,
-        behind,
+        package.source_name, package.config, package, plan, parsed[0], ChatTemplate(package.tokenizer), placed, memory,
+        times, brought.report, behind,
     )  # fmt: skip
 
 

@@ -90,12 +90,17 @@ def joined(reports: Sequence[ReadReport]) -> ReadReport:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read: `engine` None chooses for each extent; `verify` compares with the checksums there are."""
+    """How to read: `engine` None chooses for each extent; `verify` compares with the checksums there are.
+
+    `meanwhile` is called once, by the thread that waits, as soon as something is being read: what holds the GIL may
+    take as long as reading does. What it raises ends the reading.
+    """
 
     num_cpus: int
     engine: EngineName | None = None
     verify: bool = True
     progress: Progress = field(default=lambda done, total: None)
+    meanwhile: Callable[[], None] | None = None
 
 
 def read_into_arena(
@@ -155,13 +160,14 @@ def read_extents(
         by_engine[choice.engine].append(i)
     started, cpu_started = time.perf_counter(), time.process_time()
     total = sum(extent.num_bytes for extent in placement.extents)
-    done, hash_s = 0, 0.0
+    done, hash_s, meanwhile = 0, 0.0, options.meanwhile
     reports: dict[int, ExtentReport] = {}
     for engine, numbers in by_engine.items():
         extents = [placement.extents[i] for i in numbers]
         begun = time.perf_counter() - started
         reading, wanted = start_reading(engine, extents, address, sources, options.verify)
-        finish(reading, partial(_tell, options.progress, done, total))
+        finish(reading, partial(_tell, options.progress, done, total), meanwhile)
+        meanwhile = None
         raise_failure(reading, extents)
         compare(reading.digests, wanted)
         done, hash_s = done + reading.bytes_read, hash_s + reading.hash_seconds
@@ -172,11 +178,13 @@ def read_extents(
                 extent.file, extent.num_bytes, filesystem, resident, engine.name, choice.reason, begun + begin,
                 begun + end, worker,
             )  # fmt: skip
+    if meanwhile is not None:  # nothing was wanted
+        meanwhile()
     options.progress(total, total)
     known = sum(r.num_bytes for e in placement.extents for r in e.ranges if r.xxh3 is not None)
     return ReadReport(
         num_bytes=total,
-        seconds=time.perf_counter() - started,
+        seconds=max(each.end_s for each in reports.values()) if reports else 0.0,
         cpu_s=time.process_time() - cpu_started,
         hash_s=hash_s,
         verified=known if options.verify else 0,
@@ -213,9 +221,11 @@ def _tell(progress: Progress, before: int, total: int, read: int) -> None:
     progress(before + read, total)
 
 
-def finish(reading: Reading, progress: Callable[[int], None]) -> None:
-    """Return when the reading is over; told of its bytes so far. Interrupted, it is cancelled first."""
+def finish(reading: Reading, progress: Callable[[int], None], meanwhile: Callable[[], None] | None = None) -> None:
+    """Return when the reading is over, and `meanwhile` too; told of its bytes so far. Interrupted, it is cancelled."""
     try:
+        if meanwhile is not None:
+            meanwhile()
         while not reading.wait(_POLL_S):
             progress(reading.bytes_read)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,9 +52,10 @@ class PackageWeights:
         self._times = times
         self._reports: list[ReadReport] = []
 
-    def on_host(self, node: int | None = None) -> Mapping[str, Array]:
+    def on_host(self, node: int | None, meanwhile: Callable[[], None]) -> Mapping[str, Array]:
+        """All of them; `meanwhile` as `ReadOptions` has it."""
         with self._times.phase("read"):
-            read = read_package(self._folder, self._stored, self._options, node)
+            read = read_package(self._folder, self._stored, replace(self._options, meanwhile=meanwhile), node)
         self._reports.append(read.report)
         return read.arrays
 
