@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import platformdirs
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -26,11 +24,17 @@ class Settings:
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     cache = environ.get("TRIVET_CACHE")
     return Settings(
-        cache_dir=Path(cache) if cache else Path(platformdirs.user_cache_dir("trivet")),
+        cache_dir=Path(cache) if cache else _user_cache(environ) / "trivet",
         api_key=environ.get("TRIVET_API_KEY") or None,
         cpu_target=environ.get("TRIVET_CPU_TARGET") or None,
         language="zh" if _locale(environ).startswith("zh") else "en",
     )
+
+
+def _user_cache(environ: Mapping[str, str]) -> Path:
+    """Where this user's programs keep what can be made again. Source: the XDG Base Directory Specification 0.8."""
+    named = Path(environ.get("XDG_CACHE_HOME", ""))
+    return named if named.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - no error without a home
 
 
 def _locale(environ: Mapping[str, str]) -> str:

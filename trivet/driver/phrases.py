@@ -6,11 +6,10 @@ value that is itself a phrase is translated too. A command is the same in every 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 Language = Literal["en", "zh"]
@@ -50,5 +49,7 @@ def _shown(value: object, language: Language, table: Mapping[str, str]) -> objec
 @cache
 def translations() -> dict[str, str]:
     """English phrase → Chinese."""
-    text = (files("trivet.driver") / "data" / "zh.toml").read_text(encoding="utf-8")
+    import tomllib  # here, since no start of a server says anything in Chinese
+
+    text = (Path(__file__).parent / "data" / "zh.toml").read_text(encoding="utf-8")
     return {phrase: said for section in tomllib.loads(text).values() for phrase, said in section.items()}
