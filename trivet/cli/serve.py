@@ -27,6 +27,7 @@ def serve(
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import ExitStack
 
+    from trivet._native import trim_heap
     from trivet.base.settings import read_settings
     from trivet.cli.options import load_options, targets_of
     from trivet.framework.model.loader import load
@@ -52,6 +53,9 @@ def serve(
 
         service.open(start_loaded(loaded, name, targets_of(target_itl, target_ttft, max_waiting)))
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
+        # What only loading needed, the tokenizer's text and the package's manifest, is megabytes: back to the host.
+        del loaded
+        trim_heap()
         server.wait_for_signal()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ class ChatTemplate:
     """Messages to the text that the model was trained to continue. Safe to use from several threads."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        self._files = files
+        self._files = replace(files, tokenizer="")  # megabytes, of which no template knows
 
     def compile(self) -> JinjaTemplate:
         """Raises CheckpointError when the template is there and does not compile: a conversion asks beforehand."""
