@@ -26,10 +26,10 @@ from trivet.base.settings import read_settings
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.engine.cost_model import calibrated
+from trivet.framework.engine.kv_pool import kv_pool
 from trivet.framework.engine.replay.simulation import Simulation
 from trivet.framework.engine.replay.trace import Arrival
 from trivet.framework.engine.targets import Targets
-from trivet.framework.memory.slots import SlotPool
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.loader import load
 from trivet.serve.bench.client import Heard, ask_all
@@ -150,7 +150,8 @@ def _replayed(place: Place, arrivals: list[Arrival]) -> dict[str, Any]:
     loaded = load(place.weights / "bf16.gguf", threads=place.threads, max_context=MAX_CONTEXT,
                   max_sequences=MAX_SEQUENCES, max_step_tokens=_STEP_TOKENS, settings=read_settings())  # fmt: skip
     plan = loaded.plan
-    costs, pool = calibrated(plan), SlotPool(plan.num_slots, plan.slot_tokens)
+    costs = calibrated(plan)
+    pool = kv_pool(plan.num_slots, plan.slot_tokens, costs)
     plan.close()
     served = Simulation(pool, costs, Targets(), MAX_CONTEXT, _STEP_TOKENS, MAX_SEQUENCES).run(arrivals)
     return {

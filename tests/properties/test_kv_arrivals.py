@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.properties.disturbed import Decided, Schedule, alone, leave
 from tests.properties.test_kv_tiers import IDENTITY, MEMORY, arrivals, pretend
 from tests.properties.test_same_answer import Answer, answer, serve
 from tests.system.tiny import FAMILIES, cpu_plan
@@ -31,7 +32,6 @@ from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostBlock, HostTier
 from trivet.framework.memory.slot_memory import SlotMemory
 from trivet.framework.memory.tiers import Fetch, Tiers
-from trivet.framework.memory.worth import Worth
 
 PATIENCE_S = 60.0  # for what happens in milliseconds, or a test fails
 PROMPT = [3 + i % 200 for i in range(75)]  # four blocks of 16, and eleven tokens behind them
@@ -48,13 +48,6 @@ class Reluctant(FileTier):
     def read(self, link: Link, into: Array) -> tuple[int, ...] | None:
         self.is_wanted.wait(self.hesitates_s)
         return super().read(link, into)
-
-
-class Generous(Worth):
-    """Whatever computing would take, reading is waited for: it is the store that decides what becomes of a step."""
-
-    def patience_s(self, *counts: int) -> float:
-        return PATIENCE_S
 
 
 class Telling(Tiers):
@@ -230,8 +223,7 @@ faults = st.lists(st.sampled_from([False] * 9 + [True]), max_size=60)
 @given(first=arrivals, second=arrivals, num_slots=st.sampled_from([18, 20, 40]), num_host=st.sampled_from([1, 8, 40]),
        fails=faults, leaves=st.lists(st.integers(0, 5), max_size=4))  # fmt: skip
 def test_failing_stores_and_requests_that_leave_change_no_answer_and_leave_nothing_held(
-    first: list[tuple[list[int], SamplingParams, int]], second: list[tuple[list[int], SamplingParams, int]],
-    num_slots: int, num_host: int, fails: list[bool], leaves: list[int],
+    first: Schedule, second: Schedule, num_slots: int, num_host: int, fails: list[bool], leaves: list[int],
 ) -> None:  # fmt: skip
     with TemporaryDirectory(dir=MEMORY) as name:
         for schedule in (first, second, first):
@@ -240,17 +232,11 @@ def test_failing_stores_and_requests_that_leave_change_no_answer_and_leave_nothi
             files.is_wanted, files.fails = threading.Event(), cycle([*fails, False])
             host = HostTier(num_host * memory.slot_bytes, memory.slot_bytes)
             tiers = Telling(IDENTITY, memory, host, files)
-            tiers.worth = Generous()
+            tiers.worth = Decided(patience_s=PATIENCE_S)  # it is the store that decides what becomes of a step
             engine = Engine(memory, None, tiers=tiers)
-            for number, (prompt, params, _) in enumerate(schedule):
-                engine.add(new_request(f"leaves {number}", prompt, params))
-            for number in leaves:
-                engine.step()
-                engine.abort(f"leaves {number}")
-            engine.abort_all()
-            alone = [serve(Engine(pretend(18), None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
+            leave(engine, schedule, leaves)
 
-            assert alone == serve(engine, schedule)
+            assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
 
             engine.close()  # checks that no block is pinned
 
@@ -274,10 +260,10 @@ long_arrivals = st.lists(
 @given(schedule=long_arrivals, num_slots=st.sampled_from([6, 9, 20]), num_host=st.sampled_from([1, 3, 20]),
        fails=faults)  # fmt: skip
 def test_real_kernels_give_the_same_bits_with_prefixes_coming_while_they_run(
-    schedule: list[tuple[list[int], SamplingParams, int]], num_slots: int, num_host: int, fails: list[bool]
+    schedule: Schedule, num_slots: int, num_host: int, fails: list[bool]
 ) -> None:
     computed = plan(num_threads=1)
-    wanted = [serve(Engine(computed, None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
+    wanted = alone(lambda: computed, schedule)
     with TemporaryDirectory(dir=MEMORY) as name:
         for _ in range(2):  # the second finds files
             engine, files = engine_of(plan(num_slots=num_slots), name, Unreliable, num_host)

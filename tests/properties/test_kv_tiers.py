@@ -2,7 +2,7 @@
 prefix is computed, found in the pool, or comes back from host memory or a file; after a preemption, an eviction or a
 restart; and when any byte that was stored has changed meanwhile."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.properties.disturbed import Decided, Schedule, alone, leave
 from tests.properties.test_same_answer import Answer, answer, plan, serve
 from tests.unit.pretend_plan import PretendPlan
 from trivet.base.dtypes import Array
@@ -21,6 +22,7 @@ from trivet.framework.memory.block import HEADER_BYTES
 from trivet.framework.memory.chain import Identity, Link
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
+from trivet.framework.memory.reclaim import ReclaimName
 from trivet.framework.memory.tiers import Tiers
 
 # What is on disk when is for test_file_tier.py: here nobody waits for a disk.
@@ -52,11 +54,15 @@ def pretend(num_slots: int) -> PretendPlan:
     return PretendPlan(num_slots, 4, 23, limits)
 
 
-def tiers_of(memory: PretendPlan, num_host: int, folder: Path | None, num_files: int) -> Tiers:
+def tiers_of(
+    memory: PretendPlan, num_host: int, folder: Path | None, num_files: int, swaps: Iterable[bool] = (True,)
+) -> Tiers:
     size = memory.slot_bytes
     block = -(-(HEADER_BYTES + size) // 4096) * 4096
     files = None if folder is None else FileTier(folder, num_files * block, IDENTITY, memory.pieces)
-    return Tiers(IDENTITY, memory, HostTier(num_host * size, size), files)
+    tiers = Tiers(IDENTITY, memory, HostTier(num_host * size, size), files)
+    tiers.worth = Decided(swaps)
+    return tiers
 
 
 def change_bytes(folder: Path, corruptions: list[tuple[int, int, int]]) -> None:
@@ -69,10 +75,6 @@ def change_bytes(folder: Path, corruptions: list[tuple[int, int, int]]) -> None:
             path.write_bytes(whole)
 
 
-def alone(make: Callable[[], PretendPlan], schedule: list[tuple[list[int], SamplingParams, int]]) -> list[Answer]:
-    return [serve(Engine(make(), None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
-
-
 @settings(max_examples=settings().max_examples // 3)
 @given(
     first=arrivals,
@@ -81,16 +83,19 @@ def alone(make: Callable[[], PretendPlan], schedule: list[tuple[list[int], Sampl
     num_host=st.sampled_from([1, 2, 8, 40]),
     num_files=st.sampled_from([None, 1, 3, 100]),
     changed=corruptions,
+    swaps=st.lists(st.booleans(), max_size=5),
+    reclaim=st.sampled_from(["cost", "lru"]),
 )
-def test_an_answer_is_the_same_through_every_tier_and_a_restart(
-    first: list[tuple[list[int], SamplingParams, int]], second: list[tuple[list[int], SamplingParams, int]],
-    num_slots: int, num_host: int, num_files: int | None, changed: list[tuple[int, int, int]],
+def test_an_answer_is_the_same_through_every_tier_and_a_restart_swapped_or_computed(
+    first: Schedule, second: Schedule, num_slots: int, num_host: int, num_files: int | None,
+    changed: list[tuple[int, int, int]], swaps: list[bool], reclaim: ReclaimName,
 ) -> None:  # fmt: skip
     with TemporaryDirectory(dir=MEMORY) as name:
         folder = None if num_files is None else Path(name)
         for schedule in (first, second, first):
             memory = pretend(num_slots)
-            engine = Engine(memory, None, tiers=tiers_of(memory, num_host, folder, num_files or 0))
+            tiers = tiers_of(memory, num_host, folder, num_files or 0, swaps)
+            engine = Engine(memory, None, tiers=tiers, reclaim=reclaim)
 
             assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
 
@@ -119,8 +124,7 @@ class Failing(FileTier):
 @given(first=arrivals, second=arrivals, num_host=st.sampled_from([1, 2, 40]), fails=st.lists(st.booleans(), min_size=1),
        leaves=st.lists(st.integers(0, 5)))  # fmt: skip
 def test_failing_files_and_requests_that_leave_change_no_answer_and_leave_nothing_held(
-    first: list[tuple[list[int], SamplingParams, int]], second: list[tuple[list[int], SamplingParams, int]],
-    num_host: int, fails: list[bool], leaves: list[int],
+    first: Schedule, second: Schedule, num_host: int, fails: list[bool], leaves: list[int],
 ) -> None:  # fmt: skip
     with TemporaryDirectory(dir=MEMORY) as name:
         for schedule in (first, second, first):
@@ -129,12 +133,7 @@ def test_failing_files_and_requests_that_leave_change_no_answer_and_leave_nothin
             files.fails = cycle(fails)
             host = HostTier(num_host * memory.slot_bytes, memory.slot_bytes)
             engine = Engine(memory, None, tiers=Tiers(IDENTITY, memory, host, files))
-            for number, (prompt, params, _) in enumerate(schedule):
-                engine.add(new_request(f"leaves {number}", prompt, params))
-            for number in leaves:
-                engine.step()
-                engine.abort(f"leaves {number}")
-            engine.abort_all()
+            leave(engine, schedule, leaves)
 
             assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
 
@@ -142,9 +141,10 @@ def test_failing_files_and_requests_that_leave_change_no_answer_and_leave_nothin
 
 
 @settings(max_examples=settings().max_examples // 3)
-@given(schedule=arrivals, num_slots=st.sampled_from([5, 8, 20]), num_host=st.sampled_from([1, 3, 20]))
+@given(schedule=arrivals, num_slots=st.sampled_from([5, 8, 20]), num_host=st.sampled_from([1, 3, 20]),
+       swaps=st.lists(st.booleans(), max_size=5))  # fmt: skip
 def test_real_kernels_give_the_same_bits_from_a_tier(
-    schedule: list[tuple[list[int], SamplingParams, int]], num_slots: int, num_host: int
+    schedule: Schedule, num_slots: int, num_host: int, swaps: list[bool]
 ) -> None:
     computed = plan("llama", "bfloat16", 1, 20)
     wanted = [serve(Engine(computed, None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
@@ -153,7 +153,9 @@ def test_real_kernels_give_the_same_bits_from_a_tier(
             memory = plan("llama", "bfloat16", 2, num_slots)
             size = memory.slot_bytes
             files = FileTier(Path(name), 1 << 30, IDENTITY, memory.pieces)
-            engine = Engine(memory, None, tiers=Tiers(IDENTITY, memory, HostTier(num_host * size, size), files))
+            tiers = Tiers(IDENTITY, memory, HostTier(num_host * size, size), files)
+            tiers.worth = Decided(swaps)
+            engine = Engine(memory, None, tiers=tiers)
 
             assert wanted == serve(engine, schedule)
 
@@ -194,3 +196,52 @@ def test_a_prefix_is_found_in_each_tier_and_only_under_its_salt() -> None:
         engine = Engine(memory, None, tiers=tiers_of(memory, 60, Path(name), 100))
         assert (0, 0, 40, wanted) == found(engine)
         engine.close()
+
+
+def test_who_stepped_back_reads_from_files_what_the_pool_and_host_memory_gave_up_meanwhile() -> None:
+    def asked(*prompt: int, max_tokens: int) -> tuple[list[int], SamplingParams, int]:
+        return list(prompt), SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=1), 0
+
+    schedule = [asked(5, 6, 7, max_tokens=60), asked(*range(3, 20), max_tokens=40)]
+    with TemporaryDirectory(dir=MEMORY) as name:
+        memory = pretend(18)
+        engine = Engine(memory, None, tiers=tiers_of(memory, 6, Path(name), 100))
+        assert engine.tiers is not None
+        engine.tiers.worth = Decided(patience_s=60.0)
+        for number, (prompt, params, _) in enumerate(schedule):
+            engine.add(new_request(str(number), prompt, params))
+        deltas = []
+        while engine.has_work:
+            deltas += engine.step()
+            engine.tiers.settle()
+
+        assert alone(lambda: pretend(18), schedule) == [answer(deltas, str(number)) for number in range(2)]
+        assert 0 < engine.kv_counts().prefixes.files
+        engine.close()
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(
+    schedule=arrivals,
+    pinned=st.lists(st.lists(st.sampled_from([3, 4]), min_size=4, max_size=16), min_size=1, max_size=2),
+    num_slots=st.sampled_from([26, 40]),  # eighteen, and those of two pinned prompts
+    swaps=st.lists(st.booleans(), max_size=5),
+    leaves=st.lists(st.integers(0, 5), max_size=4),
+)
+def test_what_is_pinned_changes_no_answer_and_is_in_the_pool_whatever_comes(
+    schedule: Schedule, pinned: list[list[int]], num_slots: int, swaps: list[bool], leaves: list[int]
+) -> None:
+    memory = pretend(num_slots)
+    engine = Engine(memory, None, tiers=tiers_of(memory, 2, None, 0, swaps))
+    for prompt in pinned:
+        engine.pin(prompt)
+    blocks = {tuple(prompt[:end]) for prompt in pinned for end in range(4, len(prompt) + 1, 4)}
+    leave(engine, schedule, leaves)
+
+    assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
+    assert len(blocks) == engine.kv_counts().pinned
+    before = engine.kv_counts().prefixes.pool
+    for prompt in pinned:
+        serve(engine, [([*prompt, 5], SamplingParams(max_tokens=1), 0)])
+    assert sum(len(prompt) // 4 * 4 for prompt in pinned) == engine.kv_counts().prefixes.pool - before
+    engine.close()

@@ -61,11 +61,12 @@ def serving(
     api_key: str | None = None,
     limits: ServiceLimits | None = None,
     targets: Targets = Targets(),  # noqa: B008, it is frozen
+    pinned: Sequence[str] = (),
     drain_s: float = 5.0,
     is_loaded: bool = True,
 ) -> Iterator[Server]:
     service = Service(MODEL, api_key=api_key, limits=limits)
     if is_loaded:
-        service.open(start_model(plan or CountingPlan(), TOKENIZER, TEMPLATE, MODEL, targets=targets))
+        service.open(start_model(plan or CountingPlan(), TOKENIZER, TEMPLATE, MODEL, targets=targets, pinned=pinned))
     with Server(service, listen("127.0.0.1", 0), drain_s) as server:
         yield server

@@ -234,3 +234,15 @@ def test_a_folder_that_cannot_be_used_or_holds_no_block_is_refused(tmp_path):
     assert before == len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(ResourceError, match=r"--kv-dir-bytes is 12\.0 KiB, one block of this model is 12\.0 KiB"):
         FileTier(tmp_path, FILE_BYTES - 1, IDENTITY, PIECES)
+
+
+def test_a_pinned_block_outlives_all_others_and_pins_leave_half_of_the_budget(tmp_path):
+    tier = opened(tmp_path, num_blocks=4)
+    tier.pin([link(1), link(2), link(3)])
+    publish(tier, 1, 2, 3)
+    for number in range(10, 20):
+        publish(tier, number)
+
+    assert [True, True, False] == [tier.holds(link(number)) for number in (1, 2, 3)]
+    assert tier.holds(link(19))
+    assert 4 * FILE_BYTES >= tier.used_bytes

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trivet.framework.memory.chain import Chain, Identity
+from trivet.framework.memory.reclaim import LeastCost, LeastRecent
 from trivet.framework.memory.slots import SlotPool, kv_token_bytes, lay_out
 
 
@@ -163,12 +164,17 @@ def test_what_is_forgotten_is_found_no_more_and_its_slot_is_free():
     pool.check()
 
 
-ACTS = ["grow", "name", "share", "release", "forget"]
+ACTS = ["grow", "name", "share", "release", "forget", "pin"]
+POLICIES = [LeastRecent, lambda: LeastCost(lambda depth: 1.0 + depth)]
 
 
-@given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ACTS), st.integers(0, 5)), max_size=60))
-def test_random_sharing_never_loses_or_doubles_a_slot_and_a_name_leads_to_what_it_was_given_to(num_slots, acts):
-    pool = SlotPool(num_slots, 1)
+@given(
+    st.integers(1, 9),
+    st.sampled_from(POLICIES),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ACTS), st.integers(0, 5)), max_size=60),
+)
+def test_random_sharing_never_loses_or_doubles_a_slot_and_a_name_leads_to_what_it_was_given_to(num_slots, policy, acts):
+    pool = SlotPool(num_slots, 1, policy())
     holders = [array("i") for _ in range(4)]
     content = {}
     for holder, act, number in acts:
@@ -186,6 +192,8 @@ def test_random_sharing_never_loses_or_doubles_a_slot_and_a_name_leads_to_what_i
         elif act == "forget":
             for slot in pool.find([link(number)]):
                 pool.forget([slot])
+        elif act == "pin" and pool.can_pin([link(number)]):
+            pool.pin([link(number)])
         pool.check(holders)
         for name in range(6):
             assert all(content[slot] == name for slot in pool.find([link(name)]))
@@ -200,3 +208,36 @@ def test_the_pieces_of_a_slot_are_its_streams_and_leave_nothing_out():
     assert (slice(0, layout.stride_bytes),) == layout.pieces(())
     with pytest.raises(AssertionError, match="streams come in another order than they lie in"):
         layout.pieces(("b", "a", "c"))
+
+
+def test_what_is_pinned_is_found_however_much_is_needed_and_counts_as_held():
+    pool = SlotPool(6, slot_tokens=1)
+    pool.pin([link(1), link(9)])
+    pool.release(filled(pool, 1, 2, 3))
+    assert (1, 2, 5) == (pool.num_pinned, pool.num_to_pin, pool.num_free)
+    held = array("i")
+    pool.grow(held, 5)
+
+    assert [1, 0, 0] == [len(pool.find([link(number)])) for number in (1, 2, 3)]
+    pool.check([held])
+
+
+def test_a_cold_slot_is_pinned_where_it_is_and_a_forgotten_one_when_it_is_computed_again():
+    pool = SlotPool(6, slot_tokens=1)
+    pool.release(filled(pool, 1))
+    pool.pin([link(1)])
+    assert 1 == pool.num_pinned
+    pool.forget(pool.find([link(1)]))
+    assert (0, 6) == (pool.num_pinned, pool.num_free)
+    pool.release(filled(pool, 1))
+
+    assert 1 == pool.num_pinned
+    pool.check()
+
+
+def test_at_most_half_of_a_pool_can_be_pinned():
+    pool = SlotPool(5, slot_tokens=1)
+    pool.pin([link(1), link(2)])
+
+    assert pool.can_pin([link(1)])
+    assert not pool.can_pin([link(3)])

@@ -318,3 +318,54 @@ def test_closing_ends_the_threads(tmp_path):
     tiers.close()
 
     assert before == threading.active_count()
+
+
+def test_what_copying_takes_is_measured_and_a_slot_is_swapped_out_only_where_computing_takes_longer():
+    now = [0.0]
+    memory = Slots()
+
+    def slowly(move):
+        def moved(*arguments):
+            now[0] += 1.0
+            move(*arguments)
+
+        return moved
+
+    memory.read_slot, memory.write_slot = slowly(memory.read_slot), slowly(memory.write_slot)
+    tiers = Tiers(IDENTITY, memory, HostTier(3 * SLOT_BYTES, SLOT_BYTES), clock=lambda: now[0])
+    tiers.give_up(0, links(3)[0], block_tokens=16)  # nothing is known yet
+    assert [0] == restored(tiers, links(3)[:1])
+    assert (1.0, 2.0) == (tiers.worth.sink.seconds, tiers.worth.restore.seconds)  # two pieces are written
+
+    tiers.worth.token.learn(3.0, 16)
+    tiers.give_up(1, links(3)[1], block_tokens=16)
+    assert tiers.host.find(links(3)[1].name) is not None
+    tiers.give_up(2, links(3)[2], block_tokens=15)
+    assert tiers.host.find(links(3)[2].name) is None
+
+    assert [] == tiers.take_if_sooner(links(3)[:2], block_tokens=10)
+    taken = tiers.take_if_sooner(links(3)[:2], block_tokens=11)
+    assert 2 == len(taken)
+    assert 1 + 2 == tiers.counts.cheaper
+    tiers.let_go(taken)
+    del taken
+    tiers.close()
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 200))
+def test_swapping_pays_where_copying_out_and_back_takes_no_longer_than_computing(sink_s, restore_s, token_s, tokens):
+    worth = Worth()
+    for rate, seconds in ((worth.sink, sink_s), (worth.restore, restore_s), (worth.token, token_s)):
+        rate.learn(seconds, 1)
+
+    assert (sink_s + restore_s <= token_s * tokens) == worth.pays_to_sink(tokens)
+    assert (restore_s <= token_s * tokens) == worth.pays_to_restore(tokens)
+
+
+def test_what_does_not_pay_is_done_all_the_same_once_in_a_while():
+    worth = Worth()
+    worth.restore.learn(1.0, 1)
+    worth.token.learn(1e-3, 1)
+
+    assert 2 == sum(worth.pays_to_restore(16) for _ in range(64))
+    assert 2 == sum(worth.pays_to_sink(16) for _ in range(64))

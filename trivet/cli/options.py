@@ -76,6 +76,11 @@ _SERVER_OPTIONS = (
                  help="Milliseconds to the first token; refuse with 429 what would wait longer  [default: no target]"),
     click.option("--max-waiting", type=click.IntRange(1), default=512, show_default=True,
                  help="Sequences that may wait for their turn; refuse with 429 beyond"),
+    click.option("--kv-reclaim", type=click.Choice(["cost", "lru"]), default="cost", show_default=True,
+                 help="What the KV pool gives up first: what is computed again the soonest, or was used longest ago"),
+    click.option("--pin-prompt", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True,
+                 metavar="FILE",
+                 help="A system prompt to compute at start and keep in the KV pool; may be repeated"),
 )  # fmt: skip
 
 
@@ -96,6 +101,17 @@ def load_model(model: str, **options: Any) -> LoadedModel:
     from trivet.framework.model.loader import load
 
     return load(model, **load_options(**options))
+
+
+def read_prompts(files: tuple[Path, ...]) -> list[str]:
+    """The system prompts of `--pin-prompt`, as they are in the files. Raises TrivetError for one that is no text."""
+    prompts = []
+    for file in files:
+        try:
+            prompts.append(file.read_text(encoding="utf-8").removesuffix("\n"))  # the one that editors add
+        except (OSError, UnicodeDecodeError) as error:
+            raise TrivetError(f"--pin-prompt {file}: {error}", "give a text file in UTF-8") from None
+    return prompts
 
 
 def targets_of(target_itl: float | None, target_ttft: float | None, max_waiting: int) -> Targets:

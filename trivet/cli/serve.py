@@ -9,8 +9,10 @@ import click
 from trivet.cli.options import model_options, server_options
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from pathlib import Path
     from socket import socket
 
+    from trivet.framework.memory.reclaim import ReclaimName
     from trivet.serve.server import Server
     from trivet.serve.service import Service
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
 @server_options
 def serve(
     model: str, host: str, port: int, insecure: bool, served_name: str | None, target_itl: float | None,
-    target_ttft: float | None, max_waiting: int, **options: Any,
+    target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName, pin_prompt: tuple[Path, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Serve MODEL, a package, a Hugging Face folder or a GGUF file, over the OpenAI API."""
     from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,7 @@ def serve(
 
     from trivet._native import trim_heap
     from trivet.base.settings import read_settings
-    from trivet.cli.options import load_options, targets_of
+    from trivet.cli.options import load_options, read_prompts, targets_of
     from trivet.framework.model.loader import load
     from trivet.serve.listening import check_exposure, listen
     from trivet.serve.log import log_to_stderr
@@ -37,6 +39,7 @@ def serve(
     log_to_stderr()
     settings = read_settings()
     check_exposure(host, settings.api_key is not None, insecure)
+    pinned = read_prompts(pin_prompt)
     listener = listen(host, port)  # before loading: a port in use shows at once
     name = served_name or model_name(model)
     with ExitStack() as stack:
@@ -51,7 +54,8 @@ def serve(
                 stack.callback(server.stop)
         from trivet.serve.service import start_loaded
 
-        service.open(start_loaded(loaded, name, targets_of(target_itl, target_ttft, max_waiting)))
+        targets = targets_of(target_itl, target_ttft, max_waiting)
+        service.open(start_loaded(loaded, name, targets, kv_reclaim, pinned))
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         # What only loading needed, the tokenizer's text and the package's manifest, is megabytes: back to the host.
         del loaded

@@ -12,6 +12,7 @@ from trivet.cli.options import model_options, server_options
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.framework.graph.profile import OperatorProfile
+    from trivet.framework.memory.reclaim import ReclaimName
     from trivet.serve.legs import Climb, LegReport
 
 
@@ -34,14 +35,15 @@ _COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "no
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (to stdout, before serving)")
 def up(
     model: str, host: str, port: int, insecure: bool, served_name: str | None, target_itl: float | None,
-    target_ttft: float | None, max_waiting: int, root: Path, check_only: bool, as_json: bool, **options: Any,
+    target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName, pin_prompt: tuple[Path, ...], root: Path,
+    check_only: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Check this host, the operators and MODEL, each leg before the next; then serve it over the OpenAI API.
 
     Exits 2, 3 or 4 when the driver, the operators or the framework cannot carry.
     """
     from trivet.base.settings import read_settings
-    from trivet.cli.options import load_options, targets_of
+    from trivet.cli.options import load_options, read_prompts, targets_of
     from trivet.cli.serve import model_name
     from trivet.serve.legs import EXIT_STATUS, climb
     from trivet.serve.listening import check_exposure, listen
@@ -51,6 +53,7 @@ def up(
 
     log_to_stderr()
     settings = read_settings()
+    pinned = read_prompts(pin_prompt)
     listener = None
     if not check_only:
         check_exposure(host, settings.api_key is not None, insecure)
@@ -67,7 +70,8 @@ def up(
         return
     name = served_name or model_name(model)
     service = Service(name, api_key=settings.api_key)
-    service.open(start_loaded(climbed.model, name, targets_of(target_itl, target_ttft, max_waiting)))
+    targets = targets_of(target_itl, target_ttft, max_waiting)
+    service.open(start_loaded(climbed.model, name, targets, kv_reclaim, pinned))
     with Server(service, listener) as server:
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()

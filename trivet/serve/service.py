@@ -9,7 +9,7 @@ import hmac
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,9 +22,11 @@ from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.targets import Targets
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Plan
+from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.loader import LoadedModel
+from trivet.framework.model.system_prompt import system_prompt_tokens
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.serve.errors import HttpError
 from trivet.serve.log import event
@@ -57,18 +59,33 @@ def start_model(
     tiers: Tiers | None = None,
     costs: CostModel | None = None,
     targets: Targets = Targets(),  # noqa: B008, it is frozen
+    reclaim: ReclaimName = DEFAULT_RECLAIM,
+    pinned: Sequence[str] = (),
 ) -> ServedModel:
-    """The model with an engine running for it, which whoever opens it in a service leaves to that service to close."""
+    """The model with an engine running for it, which whoever opens it in a service leaves to that service to close.
+
+    `pinned` are system prompts to compute first and keep. Raises ResourceError when one fills no slot, or all too many.
+    """
     metrics = EngineMetrics(name)
     engine = Engine(
-        plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, costs=costs, targets=targets, observer=metrics
-    )
+        plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, costs=costs, targets=targets, reclaim=reclaim,
+        observer=metrics,
+    )  # fmt: skip
+    for text in pinned:
+        num_slots = engine.pin(system_prompt_tokens(text, tokenizer, chat_template))
+        _log.info(event("pinned", model=name, slots=num_slots))
     worker = AsyncEngine(engine)
     worker.start()
     return ServedModel(worker, tokenizer, chat_template, plan.vocab_size, engine.max_length, metrics, engine.kv_counts)
 
 
-def start_loaded(loaded: LoadedModel, name: str, targets: Targets) -> ServedModel:
+def start_loaded(
+    loaded: LoadedModel,
+    name: str,
+    targets: Targets,
+    reclaim: ReclaimName = DEFAULT_RECLAIM,
+    pinned: Sequence[str] = (),
+) -> ServedModel:
     """`start_model` with all that was loaded.
 
     Who promises times measures a few steps first; who promises none learns from the steps that are asked for.
@@ -78,8 +95,9 @@ def start_loaded(loaded: LoadedModel, name: str, targets: Targets) -> ServedMode
                     kv_pool_bytes=memory.kv_bytes, activation_bytes=memory.activation_bytes))  # fmt: skip
     costs = calibrated(loaded.plan) if targets.are_times else guessed(loaded.plan.graph)
     return start_model(
-        loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers, costs=costs, targets=targets
-    )
+        loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers, costs=costs, targets=targets,
+        reclaim=reclaim, pinned=pinned,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,12 @@ class CostModel:
                                 ("linear_flop", cost.row_flops * work.num_rows * rates.linear_flop))  # fmt: skip
         return parts
 
+    def prefill_s(self, position: int, num_tokens: int) -> float:
+        """What so many tokens of a prompt, from `position` on, add to steps that have others in them: arithmetic."""
+        work, cost, rates = Work().plus(position, num_tokens), self.cost, self.rates
+        linear_s = cost.token_flops * num_tokens * rates.linear_flop
+        return linear_s + cost.attended_flops * work.attended * rates.attention_flop
+
     def learn(self, work: Work, seconds: float, gain: float = _GAIN) -> None:
         """A step of so much work took so long: what it took time for costs a little more, or less, than was thought;
         much, as long as that was a guess.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import compress, count, repeat
@@ -16,18 +18,20 @@ from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.cost_model import CostModel, Work, work_of
 from trivet.framework.engine.kv_counts import KvCounts
+from trivet.framework.engine.kv_pool import kv_pool
 from trivet.framework.engine.lanes import Lanes
 from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
+from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sampler import TokenLogprob, choose, to_draw
 from trivet.framework.engine.scheduler import Scheduler
-from trivet.framework.engine.sequence import FinishReason, Request, Sequence
+from trivet.framework.engine.sequence import FinishReason, Request, Sequence, new_request
 from trivet.framework.engine.targets import Targets, refusal
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
 from trivet.framework.engine.wait import Stay, first_token_wait_s
 from trivet.framework.graph.plan import Plan
 from trivet.framework.memory.file_tier import FileCounts
-from trivet.framework.memory.slots import SlotPool
+from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import TierCounts, Tiers
 
 _log = logging.getLogger(__name__)
@@ -58,7 +62,7 @@ class Engine:
     `max_step_tokens` bounds the tokens of one step, so how long decodes wait for a prefill beside them; None takes
     what the plan is bound for. Without a tokenizer there is no text, no end-of-text token and no stop string. `tiers`
     keep what the KV pool cannot; `close` closes them. `costs` predicts every step and learns from it; `targets` that
-    are times need it.
+    are times need it. `reclaim` says what the pool gives up first.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Engine:
         tiers: Tiers | None = None,
         costs: CostModel | None = None,
         targets: Targets = Targets(),  # noqa: B008, it is frozen
+        reclaim: ReclaimName = DEFAULT_RECLAIM,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,7 +86,7 @@ class Engine:
         assert not targets.are_times or (costs is not None and costs.is_known), "a time is promised blindly"
         self._costs = costs
         self._targets = targets
-        self._pool = SlotPool(plan.num_slots, plan.slot_tokens)
+        self._pool = kv_pool(plan.num_slots, plan.slot_tokens, costs, reclaim)
         self._tiers = tiers
         max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
         self._prefixes = Prefixes(self._pool, tiers, clock, max_tokens)
@@ -90,7 +95,6 @@ class Engine:
         self._budget = Budget(max_tokens, costs, targets.itl_s)
         max_running = min(limits.max_sequences, limits.max_rows)
         self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)
-        self._max_length = min(limits.max_context, plan.num_slots * plan.slot_tokens)
         self._sequences: dict[str, list[Sequence]] = {}  # request → its choices that are not finished
         self._orders = count()
         self._deadlines: list[tuple[float, str]] = []  # a heap; those of requests that have ended stay until due
@@ -102,8 +106,10 @@ class Engine:
 
     @property
     def max_length(self) -> int:
-        """The most tokens of one sequence, prompt and answer: the context, or all of the KV pool where that is less."""
-        return self._max_length
+        """The most tokens of one sequence, prompt and answer: the context, or what of the KV pool is not pinned where
+        that is less."""
+        num_slots = self._pool.num_slots - self._pool.num_to_pin
+        return min(self._plan.limits.max_context, num_slots * self._pool.slot_tokens)
 
     def kv_counts(self) -> KvCounts:
         """What the KV cache found and moved since the start. Any thread may ask."""
@@ -120,6 +126,7 @@ class Engine:
             turns=self._scheduler.num_admissions,
             held_up=self._scheduler.num_held_up,
             fragmentation=1 - stored / held if held else 0.0,
+            pinned=self._pool.num_pinned,
         )
 
     @property
@@ -130,6 +137,23 @@ class Engine:
         """Is a choice of this request still in progress?"""
         return request_id in self._sequences
 
+    def pin(self, prompt: Tokens[int], cache_salt: str = "") -> int:
+        """Compute a prompt now, and keep it in the KV pool, and in files, for all that begin with it under the same
+        salt; how many slots it fills. To be called with nothing in progress: it runs steps until it is computed.
+
+        Raises RequestError as `validate` does, ResourceError when it fills no slot, or the pinned would fill more than
+        half of the pool.
+        """
+        assert not self.has_work, "a prompt is pinned while others are served"
+        request = new_request("pinned", prompt, SamplingParams(max_tokens=1, temperature=0), cache_salt)
+        self.validate(request)
+        links = self._prefixes.to_pin(array("i", prompt), cache_salt)
+        self.add(request)
+        while self.has_work:
+            self.step()
+        self._prefixes.pin(links)
+        return len(links)
+
     def validate(self, request: Request) -> None:
         """Raise RequestError when the request could never be served. Reads constants only: any thread may ask."""
         request.params.validated(self._plan.vocab_size)
@@ -137,7 +161,7 @@ class Engine:
         num_prompt = len(request.prompt)
         if num_prompt == 0:
             raise RequestError("prompt is empty, wanted at least one token", parameter="prompt")
-        if num_prompt + 1 > self._max_length:
+        if num_prompt + 1 > self.max_length:
             raise self._too_long(num_prompt)
         if not 0 <= min(request.prompt) <= max(request.prompt) < self._plan.vocab_size:
             raise RequestError(f"prompt has a token outside 0 to {self._plan.vocab_size - 1}", parameter="prompt")
@@ -154,7 +178,7 @@ class Engine:
             raise RequestError(f"request id {request.request_id} is in use, wanted a new one")
         self._check_capacity(request)
         params = request.params
-        max_length = self._max_length
+        max_length = self.max_length
         if params.max_tokens is not None:
             max_length = min(max_length, len(request.prompt) + params.max_tokens)
         eos_ids: frozenset[int] = frozenset()
@@ -244,7 +268,8 @@ class Engine:
     def check(self) -> None:
         """The line is in order, no slot is lost or doubled; with no work, the pool is whole."""
         self._scheduler.check()
-        assert self.has_work or self._pool.num_free == self._pool.num_slots, "idle, and a slot is held"
+        num_unheld = self._pool.num_free + self._pool.num_pinned
+        assert self.has_work or num_unheld == self._pool.num_slots, "idle, and a slot is held"
 
     @property
     def _known_costs(self) -> CostModel | None:
@@ -391,7 +416,7 @@ class Engine:
         if num_prompt + 1 > context:
             message = f"prompt has {num_prompt} tokens; with one to answer, the context of {context} is too short"
             return RequestError(message, "shorten the prompt, or raise --max-context", "prompt")
-        message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self._max_length} is too small"
+        message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self.max_length} is too small"
         return RequestError(message, "shorten the prompt, or raise --kv-memory", "prompt")
 
 

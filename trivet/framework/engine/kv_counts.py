@@ -21,3 +21,4 @@ class KvCounts:
     turns: int = 0  # sequences that were given slots, those after a preemption included
     held_up: int = 0  # of these, how many had to wait for them
     fragmentation: float = 0.0  # the share of held slots that no token is in
+    pinned: int = 0  # slots that are never given up

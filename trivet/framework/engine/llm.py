@@ -63,6 +63,13 @@ class LLM:
         """Bring what the KV tiers keep to disk and give their memory back. Without tiers there is nothing to close."""
         self._engine.close()
 
+    def pin(self, prompt: Prompt) -> int:
+        """Compute the prompt now, and keep what it fills of slots for all that begin with it; how many slots that is.
+
+        Raises ResourceError when it fills none, or the pinned would fill more than half of the KV pool.
+        """
+        return self._engine.pin(self._encode(prompt))
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

@@ -7,15 +7,17 @@ for its logits.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from trivet._native import Gate
+from trivet.base.errors import ResourceError
 from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.sequence import Sequence
 from trivet.framework.memory.chain import Chain, Identity, Link, digest
 from trivet.framework.memory.host_tier import HostBlock
-from trivet.framework.memory.slots import SlotPool
+from trivet.framework.memory.slots import MAX_PINNED_SHARE, SlotPool
 from trivet.framework.memory.tiers import Tiers
 
 _WAIT_S = 0.02  # at most, for a file, with nothing to compute: messages to the engine are taken in between
@@ -56,10 +58,11 @@ class Prefixes:
         self._waiting_since_s = 0.0
         self._arriving: Sequence | None = None  # it runs, and blocks of its prefix are still to come
         if tiers is not None:
-            pool.on_reclaim = tiers.sink
+            pool.on_reclaim = lambda slot, link: tiers.give_up(slot, link, pool.slot_tokens)
 
     def expect(self, sequence: Sequence) -> None:
-        """It has arrived and will want its prefix: what is in files begins to move now."""
+        """It has arrived, or comes back, and will want its prefix: what is in files begins to move now."""
+        sequence.is_expected = True
         if self._tiers is not None:
             links = self._reusable(sequence)
             beyond, slot_tokens = links[len(self._pool.find(links)) :], self._pool.slot_tokens
@@ -72,6 +75,8 @@ class Prefixes:
         if not self._pool.fits(self._pool.find(self._reusable(sequence)), len(sequence.tokens)):
             self._stop_waiting(sequence)  # it is slots that it waits for
             return False
+        if not sequence.is_expected:  # it has stepped back; what was in the pool then may be in files alone by now
+            self.expect(sequence)
         fetch = sequence.fetch
         if self._tiers is not None and fetch is not None and self._tiers.is_worth_waiting(fetch):
             # One at a time: another may have the same prefix, and finds it in the pool then.
@@ -96,7 +101,7 @@ class Prefixes:
         found = self._pool.find(links)
         self._pool.share(held, found)
         # Taken before the pool grows: a slot that sinks may have another block evicted.
-        taken = [] if self._tiers is None else self._tiers.take(links[len(found) :])
+        taken = self._take(sequence, links[len(found) :])
         coming = self._reserve(sequence, links[len(found) + len(taken) :])
         self._pool.grow(held, len(sequence.tokens))
         sequence.num_named = len(found) + self._restore(sequence, taken, links[len(found) :], len(found))
@@ -161,6 +166,7 @@ class Prefixes:
     def step_back(self, sequence: Sequence) -> None:
         """It gives its slots up: nothing comes to them any more."""
         self._end_fetch(sequence)
+        sequence.is_expected = False
 
     def leave(self, sequence: Sequence, *, is_in_doubt: bool = False) -> None:
         """It ends. `is_in_doubt`: something failed, and what it computed is not to be found by others."""
@@ -169,6 +175,31 @@ class Prefixes:
             self._pool.forget(sequence.slots)
             if self._tiers is not None:
                 self._tiers.forget(self._chain(sequence).links[: sequence.num_named])
+
+    def to_pin(self, tokens: array[int], cache_salt: str) -> list[Link]:
+        """The blocks that these tokens fill, for `pin`.
+
+        Raises ResourceError when it is none, or the pool would have too little left for others.
+        """
+        slot_tokens = self._pool.slot_tokens
+        num_slots = len(tokens) // slot_tokens
+        if num_slots == 0:
+            raise ResourceError(f"{len(tokens)} tokens to pin fill no slot, wanted at least {slot_tokens}",
+                                "leave them out: so few are computed in no time")  # fmt: skip
+        links = Chain(self._identity, cache_salt).extend(tokens, slot_tokens, num_slots)
+        if not self._pool.can_pin(links):
+            raise ResourceError(
+                f"{len(tokens)} tokens to pin take {num_slots} slots beside the {self._pool.num_to_pin} pinned, "
+                f"wanted at most {MAX_PINNED_SHARE:.0%} of the {self._pool.num_slots} of the KV pool",
+                "pin less, or raise --kv-memory",
+            )
+        return links
+
+    def pin(self, links: list[Link]) -> None:
+        """Keep these from now on, in the pool and in files."""
+        self._pool.pin(links)
+        if self._tiers is not None:
+            self._tiers.pin(links)
 
     def _reusable(self, sequence: Sequence) -> list[Link]:
         """The blocks that it need not compute itself: all full ones before its last token."""
@@ -179,6 +210,14 @@ class Prefixes:
         if sequence.chain is None:
             sequence.chain = Chain(self._identity, sequence.request.cache_salt)
         return sequence.chain
+
+    def _take(self, sequence: Sequence, links: list[Link]) -> list[HostBlock]:
+        """Those in host memory that are to be copied back: what was fetched for it is, for that was weighed before."""
+        if self._tiers is None:
+            return []
+        if sequence.fetch is not None:
+            return self._tiers.take(links)
+        return self._tiers.take_if_sooner(links, self._pool.slot_tokens)
 
     def _restore(self, sequence: Sequence, taken: list[HostBlock], links: list[Link], first: int) -> int:
         """Fill its slots from `first` on with the blocks taken; how many were, up to one that does not prove itself."""

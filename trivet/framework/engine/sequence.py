@@ -64,6 +64,7 @@ class Sequence:
     num_named: int = 0  # its first slots, full and to be found by others; those it shares are among them
     chain: Chain | None = None  # the names of its full blocks, once somebody asked
     fetch: Fetch | None = None  # what it waits for, of its prefix
+    is_expected: bool = False  # it was asked what files have of it, since it arrived or stepped back
     place: int | None = None  # in the line of those whose turn has come; the newest steps back first
     row: int | None = None  # among those that decode
     scheduled_s: float | None = None  # when it first ran

@@ -81,6 +81,7 @@ class FileTier:
         self._names: set[bytes] = set()  # of the blocks that are there, as of the last look
         self._bad: set[bytes] = set()  # did not prove themselves, and may still lie there
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the writer's: by file name, the next to go first
+        self._pinned: set[str] = set()  # file names that are not evicted by this process
         self._unproved: list[bytes] = []  # the writer's: what this round of scrubbing has not come to
         self._used_bytes = 0
         if budget_bytes < HEADER_BYTES + block_bytes:
@@ -180,6 +181,12 @@ class FileTier:
             self._give_name(name, size)
         if written:
             self._sync_names()
+
+    def pin(self, links: Sequence[Link]) -> None:
+        """These blocks are not evicted while this process writes the folder, the first that take half of it."""
+        most = self._budget_bytes // 2 // (HEADER_BYTES + self._pieces[-1].stop)
+        for link in links[: max(0, most - len(self._pinned))]:
+            self._pinned.add(self._path(link.name).name)
 
     def forget(self, links: Sequence[Link]) -> None:
         """These blocks are in doubt, whole as they may be: they go, or are not read again where others write."""
@@ -303,15 +310,19 @@ class FileTier:
 
     def _make_room(self, num_bytes: int) -> bool:
         """Evict, least recently used first, until so many bytes fit; false when they cannot."""
+        spared: dict[str, _Kept] = {}
         while self._used_bytes + num_bytes > self._budget_bytes and self._kept:
             name, kept = self._kept.popitem(last=False)
             used_ns = self._used_ns(name)
-            if used_ns is not None and used_ns > kept.used_ns:  # by whatever process, since it was put in line
+            if name in self._pinned:
+                spared[name] = kept
+            elif used_ns is not None and used_ns > kept.used_ns:  # by whatever process, since it was put in line
                 self._kept[name] = _Kept(kept.physical_bytes, used_ns)
-                continue
-            if not self._remove(name, kept):
-                return False
-            self.counts.evicted += 1
+            elif self._remove(name, kept):
+                self.counts.evicted += 1
+            else:
+                break
+        self._kept.update(spared)
         return self._used_bytes + num_bytes <= self._budget_bytes
 
     def _remove(self, file_name: str, kept: _Kept) -> bool:

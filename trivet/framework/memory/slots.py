@@ -18,6 +18,7 @@ from trivet.operators.kv_layout import BLOCK_TOKENS
 STREAM_ALIGNMENT = 64  # a cache line, and the widest vector load
 SLOT_ALIGNMENT = 4096  # a page, so that one slot can be one direct I/O
 DEFAULT_SLOT_BYTES = 2 * MIB
+MAX_PINNED_SHARE = 0.5  # of a pool: what is pinned nobody else can use
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class SlotPool:
 
     A slot is free, held, or cold. A full slot may be given a name; then others may hold it too, and when nobody does it
     turns cold: still found by its name, and handed out again only once no free slot is left, by `reclaim`'s choice.
+    What is in a pinned slot never is: the pool itself is one of its holders.
     """
 
     def __init__(self, num_slots: int, slot_tokens: int, reclaim: Reclaim | None = None) -> None:
@@ -91,15 +93,26 @@ class SlotPool:
         self.slot_tokens = slot_tokens
         self.on_reclaim: Callable[[int, Link], None] = lambda slot, name: None  # the last look at what is in a slot
         self._free = list(range(num_slots - 1, -1, -1))  # a stack: the warmest slot goes out again first
-        self._cold = reclaim or LeastRecent()
+        self._cold = LeastRecent() if reclaim is None else reclaim  # an empty one is false
         self._num_holders = [0] * num_slots
         self._names: list[Link | None] = [None] * num_slots
         self._named: dict[Link, int] = {}
+        self._to_pin: set[Link] = set()
+        self._pinned: set[int] = set()
 
     @property
     def num_free(self) -> int:
         """Slots that can be handed out, the cold ones included."""
         return len(self._free) + len(self._cold)
+
+    @property
+    def num_pinned(self) -> int:
+        """Slots that are pinned now. At most `num_to_pin`, which counts what is not here yet too."""
+        return len(self._pinned)
+
+    @property
+    def num_to_pin(self) -> int:
+        return len(self._to_pin)
 
     @property
     def usage(self) -> float:
@@ -126,14 +139,16 @@ class SlotPool:
     def release(self, held: MutableSequence[int]) -> None:
         """Take all of `held` back and empty it. What has a name and no other holder turns cold, its last slot first:
         without those before it, a slot is of no use."""
-        for slot in reversed(held):
+        for depth in range(len(held) - 1, -1, -1):
+            slot = held[depth]
             self._num_holders[slot] -= 1
             if self._num_holders[slot]:
                 continue
-            if self._names[slot] is None:
+            name = self._names[slot]
+            if name is None:
                 self._free.append(slot)
             else:
-                self._cold.add(slot)
+                self._cold.add(slot, name, depth)
         del held[:]
 
     def find(self, names: Iterable[Link]) -> list[int]:
@@ -160,20 +175,45 @@ class SlotPool:
         if name not in self._named:
             self._names[slot] = name
             self._named[name] = slot
+            if name in self._to_pin:
+                self._pin(slot)
+
+    def can_pin(self, names: Iterable[Link]) -> bool:
+        """Would the pool still have enough for others?"""
+        return len(self._to_pin.union(names)) <= MAX_PINNED_SHARE * self.num_slots
+
+    def pin(self, names: Iterable[Link]) -> None:
+        """What these stand for is not given up any more, from now on where it is here, else once it is. The caller has
+        asked `can_pin`."""
+        added = set(names) - self._to_pin
+        assert self.can_pin(added), f"{len(added)} slots to pin, {self.num_to_pin} of {self.num_slots} are"
+        self._to_pin |= added
+        for name in added & self._named.keys():
+            slot = self._named[name]
+            if not self._num_holders[slot]:
+                self._cold.remove(slot)
+            self._pin(slot)
 
     def forget(self, slots: Iterable[int]) -> None:
         """What is in these slots is in doubt: whoever holds them goes on, and nobody finds them again."""
         for slot in slots:
             name, self._names[slot] = self._names[slot], None
-            if name is not None:
-                del self._named[name]
+            if name is None:
+                continue
+            del self._named[name]
+            if not self._num_holders[slot]:
+                self._cold.remove(slot)
+                self._free.append(slot)
+            elif slot in self._pinned:  # until what it stands for is computed again, it has no slot
+                self._pinned.remove(slot)
+                self._num_holders[slot] -= 1
                 if not self._num_holders[slot]:
-                    self._cold.remove(slot)
                     self._free.append(slot)
 
     def check(self, held: Iterable[Sequence[int]] = ()) -> None:
-        """Every slot is free, cold, or held by as many holders as counted; names lead to slots and back."""
-        counts = Counter(slot for slots in held for slot in slots)
+        """Every slot is free, cold, or held by as many holders as counted, those pinned by the pool too; names lead to
+        slots and back."""
+        counts = Counter([*self._pinned, *(slot for slots in held for slot in slots)])
         empty = Counter([*self._free, *self._cold])
         doubled = sorted(slot for slot in range(self.num_slots)
                          if counts[slot] > self._num_holders[slot] or empty[slot] + (counts[slot] > 0) > 1)  # fmt: skip
@@ -185,6 +225,11 @@ class SlotPool:
         assert named == self._named, "a name leads to a slot of another"
         assert all(self._names[slot] is not None for slot in self._cold), "a cold slot has no name"
         assert all(self._names[slot] is None for slot in self._free), "a free slot has a name"
+        assert self._pinned == {self._named[name] for name in self._to_pin & self._named.keys()}, "a pin is lost"
+
+    def _pin(self, slot: int) -> None:
+        self._num_holders[slot] += 1
+        self._pinned.add(slot)
 
     def _reclaimed(self) -> int:
         slot = self._cold.take()

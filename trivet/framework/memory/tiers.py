@@ -46,6 +46,7 @@ class TierCounts:
     restored_files: int = 0  # the same, read from files for that
     corrupt_host: int = 0  # did not prove themselves
     refused: int = 0  # fetches that would have taken longer than computing again
+    cheaper: int = 0  # not copied to host memory, or not back, for the same reason
 
 
 @dataclass
@@ -65,7 +66,8 @@ class Fetch:
 class Tiers:
     """Host memory, and files behind it if there are any. All methods are for the engine's thread.
 
-    With files, a slot sinks as soon as it is full, so that a restart finds it; without, when it is reclaimed.
+    With files, a slot sinks as soon as it is full, so that a restart finds it; without, when it is reclaimed, if it is
+    worth it.
     """
 
     def __init__(
@@ -114,8 +116,10 @@ class Tiers:
         if block is None:
             self.counts.dropped += 1
             return
+        start = self._clock()
         self._memory.read_slot(slot, block.payload)
         block.checksums = checksums(block.payload, self._memory.pieces)
+        self.worth.sink.learn(self._clock() - start, 1)
         with self._lock:
             if self.host.find(link.name) is None:  # else it came from a file meanwhile
                 self.host.keep(block)
@@ -124,6 +128,22 @@ class Tiers:
         self.counts.sunk += 1
         if self.files is not None:
             self._writes.put(block)
+
+    def give_up(self, slot: int, link: Link, block_tokens: int) -> None:
+        """The slot is another's next: swap what is in it out, or leave it to be computed again, whichever is sooner."""
+        if self.worth.pays_to_sink(block_tokens):
+            self.sink(slot, link)
+        else:
+            self.counts.cheaper += 1
+
+    def take_if_sooner(self, links: Sequence[Link], block_tokens: int) -> list[HostBlock]:
+        """As `take`; none where computing them again takes less time than copying them back."""
+        taken = self.take(links)
+        if taken and not self.worth.pays_to_restore(block_tokens):
+            self.let_go(taken)
+            self.counts.cheaper += len(taken)
+            return []
+        return taken
 
     def take(self, links: Sequence[Link]) -> list[HostBlock]:
         """The first of these blocks that are in host memory, up to the first that is not; pinned until `restore`."""
@@ -139,10 +159,12 @@ class Tiers:
 
     def restore(self, block: HostBlock, slot: int) -> bool:
         """Copy a block that was taken into the slot; false when it does not prove itself. Unpins it."""
+        start = self._clock()
         is_whole = checksums(block.payload, self._memory.pieces) == block.checksums
         if is_whole:
             for piece in self._memory.pieces:
                 self._memory.write_slot(slot, piece, block.payload)
+            self.worth.restore.learn(self._clock() - start, 1)
         with self._lock:
             if not is_whole:
                 self.host.drop(block)
@@ -230,6 +252,12 @@ class Tiers:
             for block in fetch.blocks:
                 self.host.unpin(block)
             fetch.blocks.clear()
+
+    def pin(self, links: Sequence[Link]) -> None:
+        """These are to be found after a restart, too: files keep them. In host memory nobody misses them, as long as
+        they are in the pool."""
+        if self.files is not None:
+            self._writes.put(lambda files: files.pin(links))
 
     def forget(self, links: Sequence[Link]) -> None:
         """What these blocks hold is in doubt: nobody finds them again."""

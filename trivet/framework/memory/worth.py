@@ -1,4 +1,4 @@
-"""Is a prefix read from files sooner than it is computed again? Judged from what both were measured to take.
+"""Is a prefix sooner brought back than it is computed again? Judged from what both were measured to take.
 
 It knows no block and no sequence: numbers in, a judgement out.
 """
@@ -6,7 +6,7 @@ It knows no block and no sequence: numbers in, a judgement out.
 from __future__ import annotations
 
 _WEIGHT = 0.2  # of the newest measurement in a running mean
-_RETRY = 32  # after so many refusals one is read all the same: else a store that was slow once stays slow for ever
+_RETRY = 32  # after so many refusals one is taken all the same: else a store that was slow once stays slow for ever
 _UNMEASURED_S = 1.0  # how long a first read may take while nothing is known
 _LATE = 2.0  # a read that has taken this many times what was expected is not waited for: its store has stalled
 
@@ -22,13 +22,35 @@ class Rate:
         self.seconds = each if self.seconds is None else self.seconds + _WEIGHT * (each - self.seconds)
 
 
+class _Choice:
+    """What pays is done, and what does not now and then all the same, or it would never be measured again."""
+
+    def __init__(self) -> None:
+        self._num_refused = 0
+
+    def is_taken(self, pays: bool) -> bool:
+        self._num_refused = 0 if pays else self._num_refused + 1
+        return self._num_refused % _RETRY == 0
+
+
 class Worth:
-    """Load or compute: `block` is what reading one from files takes, `token` what prefill takes for one."""
+    """Swap, load or compute: `block` is what reading one from files takes, `sink` and `restore` what copying one from a
+    slot to host memory and back takes, `token` what prefill takes for one."""
 
     def __init__(self) -> None:
         self.block = Rate()
+        self.sink = Rate()
+        self.restore = Rate()
         self.token = Rate()
-        self._num_refused = 0
+        self._reads, self._sinks, self._restores = _Choice(), _Choice(), _Choice()
+
+    def pays_to_sink(self, block_tokens: int) -> bool:
+        """Is a block copied out and back sooner than its tokens are computed again?"""
+        return self._sinks.is_taken(self._is_sooner(block_tokens, self.sink, self.restore))
+
+    def pays_to_restore(self, block_tokens: int) -> bool:
+        """Is a block that lies in host memory copied back sooner than its tokens are computed again?"""
+        return self._restores.is_taken(self._is_sooner(block_tokens, self.restore))
 
     def patience_s(
         self, num_blocks: int, num_tokens: int, num_queued: int, num_beside: int = 0, num_pieces: int = 1
@@ -44,10 +66,11 @@ class Worth:
             return _UNMEASURED_S if self.token.seconds is None else self.token.seconds * num_tokens
         read_s, compute_s = self.block.seconds * (num_queued + num_blocks), self.token.seconds * num_tokens
         waited_s = exposed_s(read_s, self.token.seconds * num_beside, num_pieces)
-        if waited_s > compute_s:
-            self._num_refused += 1
-            return compute_s if self._num_refused % _RETRY == 0 else None
-        self._num_refused = 0
+        pays = waited_s <= compute_s
+        if not self._reads.is_taken(pays):
+            return None
+        if not pays:
+            return compute_s
         return min(compute_s + (read_s - waited_s), _LATE * read_s)
 
     def is_hidden(self, num_blocks: int, num_beside: int) -> bool:
@@ -56,6 +79,12 @@ class Worth:
         if self.block.seconds is None or self.token.seconds is None:
             return False
         return self.block.seconds * num_blocks <= self.token.seconds * num_beside
+
+    def _is_sooner(self, block_tokens: int, *copies: Rate) -> bool:
+        """Unknown counts as sooner, as above."""
+        if self.token.seconds is None:
+            return True
+        return sum(copy.seconds or 0.0 for copy in copies) <= self.token.seconds * block_tokens
 
 
 def exposed_s(read_s: float, step_s: float, num_pieces: int) -> float:
