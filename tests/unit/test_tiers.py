@@ -342,6 +342,7 @@ def test_what_copying_takes_is_measured_and_a_slot_is_swapped_out_only_where_com
     assert tiers.host.find(links(3)[1].name) is not None
     tiers.give_up(2, links(3)[2], block_tokens=15)
     assert tiers.host.find(links(3)[2].name) is None
+    tiers.give_up(1, links(3)[1], block_tokens=15)  # it is kept already: there is nothing to choose
 
     assert [] == tiers.take_if_sooner(links(3)[:2], block_tokens=10)
     taken = tiers.take_if_sooner(links(3)[:2], block_tokens=11)

@@ -130,8 +130,11 @@ class Tiers:
             self._writes.put(block)
 
     def give_up(self, slot: int, link: Link, block_tokens: int) -> None:
-        """The slot is another's next: swap what is in it out, or leave it to be computed again, whichever is sooner."""
-        if self.worth.pays_to_sink(block_tokens):
+        """The slot is another's next: swap what is in it out unless it is kept, or leave it to be computed again,
+        whichever is sooner."""
+        with self._lock:
+            is_kept = self.host.find(link.name) is not None or (self.files is not None and self.files.holds(link))
+        if is_kept or self.worth.pays_to_sink(block_tokens):
             self.sink(slot, link)
         else:
             self.counts.cheaper += 1
