@@ -1,6 +1,7 @@
 import csv
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,17 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.system.tiny import cpu_plan
 from tests.unit.test_capacity import SEVEN_B
 from trivet.base.errors import TrivetError
 from trivet.cli.replay import replay
-from trivet.framework.engine.cost_model import CostModel, Rates
-from trivet.framework.engine.replay.hit_rates import hit_rates
+from trivet.framework.engine.cost_model import CostModel, Rates, calibrated
+from trivet.framework.engine.kv_pool import kv_pool
+from trivet.framework.engine.replay.compared import compare
+from trivet.framework.engine.replay.hit_rates import hit_rates, size_for
+from trivet.framework.engine.replay.prompts import prompt_of
 from trivet.framework.engine.replay.simulation import Simulation
-from trivet.framework.engine.replay.trace import Arrival, read_trace
+from trivet.framework.engine.replay.trace import Arrival, read_trace, scaled
 from trivet.framework.engine.targets import Targets
 from trivet.framework.graph.cost import StepCost
 from trivet.framework.memory.slots import SlotPool
@@ -126,18 +131,122 @@ def test_the_command_says_what_clients_would_see(tmp_path):
     assert 0 == result.exit_code, result.output
     assert "of 40 answered" in result.output
     assert "1.0 GiB would hold 0.0% of prompts' blocks" in result.output
+    assert "best tier" not in result.output  # nothing in common, so no size is better than none
     assert 10 == document["num_finished"] == document["num_requests"]
 
 
-def test_the_benchmark_cuts_the_same_memory_four_ways(tmp_path, monkeypatch):
-    path = Path(__file__).parents[2] / "benchmarks" / "replay.py"
-    spec = importlib.util.spec_from_file_location("replay_benchmark", path)
+def rows_of(name, arguments, folder, monkeypatch):
+    """What the benchmark of that name writes."""
+    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "RESULTS", tmp_path / "replay.csv")
-    result = CliRunner().invoke(module.replay, [str(TRACES / "azure2023_code.csv")])
-    rows = list(csv.DictReader((tmp_path / "replay.csv").open()))
-
+    monkeypatch.setattr(module, "RESULTS", folder / f"{name}.csv")
+    result = CliRunner().invoke(getattr(module, name), arguments)
     assert 0 == result.exit_code, result.output
-    assert ["slots of 2 MiB", "paged, 16", "paged, 128", "whole contexts"] == [row["cut"] for row in rows]
+    return list(csv.DictReader((folder / f"{name}.csv").open()))
+
+
+def test_the_benchmark_of_reclaiming_asks_the_same_of_both_policies(tmp_path, monkeypatch):
+    rows = rows_of("reclaim", [str(TRACES / "mooncake_conversation.jsonl")], tmp_path, monkeypatch)
+
+    assert ["cost", "lru"] * 6 == [row["reclaim"] for row in rows]
+    assert all(0 < float(row["hit_rate"]) < 1 for row in rows)
+
+
+def test_the_benchmark_of_the_real_thing_has_each_figure_measured_and_foretold(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRIVET_CACHE", str(tmp_path))
+    tiny = Path(__file__).parents[1] / "fixtures" / "tiny" / "llama"
+    options = ["--scale", "64", "--requests", "3", "--context", "256", "--kv-memory", "8"]
+    (row,) = rows_of("replay_real", [str(tiny), str(TRACES / "azure2023_code.csv"), *options], tmp_path, monkeypatch)
+
+    assert "3" == row["answered"]
+    assert all(float(row[f"ttft_p50_{what}"]) > 0 for what in ("s", "predicted_s"))
+
+
+def test_the_benchmark_cuts_the_same_memory_four_ways(tmp_path, monkeypatch):
+    rows = rows_of("replay", [str(TRACES / "azure2023_code.csv")], tmp_path, monkeypatch)
+
+    assert ["cost", "lru", "lru", "lru", "lru"] == [row["reclaim"] for row in rows]
+    assert ["slots of 2 MiB", "paged, 16", "paged, 128", "whole contexts"] == [row["cut"] for row in rows[1:]]
     assert 12 * 2**30 >= max(int(row["num_slots"]) * int(row["slot_tokens"]) * 57344 for row in rows)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=6, unique=True).map(tuple), max_size=20), st.floats(0, 1))
+def test_the_best_size_finds_that_share_and_the_next_smaller_does_not(drawn, share):
+    asked = [Arrival(0.0, 512 * max(1, len(blocks)), 1, blocks) for blocks in drawn]
+    size = size_for(asked, share)
+    rates = hit_rates(asked, [size, max(0, size - 1), None])
+
+    assert rates[size] >= share * rates[None]
+    assert size == 0 or rates[size - 1] < share * rates[None]
+
+
+def test_of_a_prompt_the_end_goes_before_the_beginning():
+    asked = [Arrival(0.0, 1536, 1, (1, 2, 3)), Arrival(0.0, 512, 1, (9,)), Arrival(0.0, 1536, 1, (1, 2, 3))]
+
+    assert {3: 2 / 7} == hit_rates(asked, [3])
+
+
+def test_giving_up_by_cost_spares_a_long_prompt_that_many_short_ones_would_have_pushed_out():
+    long = Arrival(0.0, 5120, 1, tuple(range(10)))
+    short = [Arrival(1000.0 + 100 * number, 512, 1, (100 + number,)) for number in range(8)]
+    again = Arrival(9000.0, 5120, 1, tuple(range(10)))
+    costs = CostModel(COST, Rates(1e-3, 1e-4, 1e-4, 1e-6, 1e-4, 1e-6))
+    saved = {}
+    for reclaim in ("cost", "lru"):
+        pool = kv_pool(12, 512, costs, reclaim)
+        served = Simulation(pool, costs, Targets(), 8192, 8192, 4).run([long, *short, again])
+        saved[reclaim] = served.saved
+
+    assert saved["cost"] > 0.38  # nine blocks of ten
+    assert saved["lru"] < 0.1  # four
+
+
+@given(arrivals, st.sampled_from([1, 2, 64, 512]))
+def test_what_is_scaled_down_has_the_same_in_common(drawn, scale):
+    drawn = [replace(each, blocks=(1, 2)) for each in drawn]
+    small = scaled(drawn, scale, 2.0)
+
+    assert all(0 < each.num_prompt <= before.num_prompt for each, before in zip(small, drawn, strict=True))
+    assert {512 // scale} == {each.block_tokens for each in small}
+    assert [each.at_s for each in drawn] == pytest.approx([2 * each.at_s for each in small])
+
+
+@given(st.integers(0, 9), st.integers(1, 40), st.lists(st.integers(0, 9), max_size=4).map(tuple))
+def test_prompts_have_in_common_what_the_trace_says_and_are_as_long(block, num_prompt, blocks):
+    one, other = (Arrival(0.0, num_prompt, 1, (block, *blocks), 8) for _ in range(2))
+    prompts = [prompt_of(one, 1, 50), prompt_of(other, 2, 50)]
+    num_shared = min(num_prompt, 8 * (1 + len(blocks)))
+
+    assert [num_prompt] * 2 == [len(prompt) for prompt in prompts]
+    assert prompts[0][:num_shared] == prompts[1][:num_shared]
+    assert all(3 <= token < 50 for prompt in prompts for token in prompt)
+
+
+def test_a_trace_is_served_and_foretold_and_the_errors_are_shares_of_what_was_measured():
+    plan = cpu_plan("llama", "float32", num_slots=24)
+    asked = [Arrival(0.0, 40, 5, (1,), 32), Arrival(0.01, 40, 4, (1,), 32), Arrival(0.0, 900, 5)]
+    found = compare(plan, calibrated(plan), asked)
+
+    assert 2 == found.predicted.num_answered == found.measured.num_answered  # the third is too long
+    assert {f"{name}_{figure}" for name in ("ttft_s", "itl_s") for figure in ("p50", "p90", "p99", "sd")} == set(
+        found.errors()
+    )
+    ttft_s = found.predicted.ttft_s["p50"], found.measured.ttft_s["p50"]
+    assert ttft_s[0] / ttft_s[1] - 1 == pytest.approx(found.errors()["ttft_s_p50"])
+    assert 0 < ttft_s[1] < found.measured.duration_s
+
+
+def test_the_command_serves_a_scaled_trace_here_and_says_how_far_off_it_was(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIVET_CACHE", str(tmp_path))
+    tiny = Path(__file__).parents[1] / "fixtures" / "tiny" / "llama"
+    asked = [str(TRACES / "azure2023_code.csv"), str(tiny), "--real", "--scale", "64", "--requests", "5"]
+    options = ["--kv-memory", "8MiB", "--context", "256"]
+    told = CliRunner().invoke(replay, [*asked, *options])
+    document = json.loads(CliRunner().invoke(replay, [*asked, *options, "--json"]).stdout)
+
+    assert "first token  p99 " in told.output, told.output
+    assert 5 == document["measured"]["num_answered"] == document["predicted"]["num_answered"]
+    with pytest.raises(TrivetError, match="--real takes no --device"):
+        CliRunner().invoke(replay, [*asked, "--device", "910B3"], catch_exceptions=False)

@@ -10,7 +10,13 @@ import click
 from trivet.cli.options import Size
 
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
+    from trivet.framework.engine.replay.compared import Comparison
     from trivet.framework.engine.replay.simulation import Served
+    from trivet.framework.engine.replay.trace import Arrival
+    from trivet.framework.memory.reclaim import ReclaimName
+
+
+ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of the room
 
 
 @click.command()
@@ -28,6 +34,13 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     "--max-waiting", type=click.IntRange(1), default=512, show_default=True, help="As `trivet serve` takes it"
 )
 @click.option(
+    "--kv-reclaim",
+    type=click.Choice(["cost", "lru"]),
+    default="cost",
+    show_default=True,
+    help="As `trivet serve` takes it",
+)
+@click.option(
     "--speedup",
     type=click.FloatRange(0, min_open=True),
     default=1.0,
@@ -39,32 +52,51 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     "--tier", "tiers", type=Size(), multiple=True,
     help="Also say how much of the prompts a tier of this size would hold; may be repeated",
 )  # fmt: skip
+@click.option(
+    "--real",
+    is_flag=True,
+    help="Serve it here too, with MODEL itself on this host's processor, and say how far off the replay was",
+)
+@click.option(
+    "--scale",
+    type=click.Choice(["1", "2", "4", "8", "16", "32", "64"]),
+    default="1",
+    show_default=True,
+    help="Make prompts and answers so many times shorter",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON")
 def replay(
     trace: Path, model: Path, device: str | None, kv_memory: int | None, slot_tokens: int | None, context: int | None,
     max_sequences: int, max_step_tokens: int, target_itl: float | None, target_ttft: float | None, max_waiting: int,
-    speedup: float, requests: int | None, tiers: tuple[int, ...], as_json: bool,
+    kv_reclaim: ReclaimName, speedup: float, requests: int | None, tiers: tuple[int, ...], real: bool, scale: str,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Replay TRACE against the scheduler as it would serve MODEL on a device, and say what its clients would see.
 
     TRACE is Mooncake's .jsonl, Azure's .csv or ServeGen's folder, as published; MODEL as for `trivet plan`.
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
-    from trivet.base.errors import ResourceError
+    from trivet.base.errors import ResourceError, TrivetError
     from trivet.base.units import format_bytes
     from trivet.cli.options import targets_of
     from trivet.cli.plan import chip_room, host_room, read_config
     from trivet.framework.engine.capacity import capacity
     from trivet.framework.engine.cost_model import CostModel
-    from trivet.framework.engine.replay.hit_rates import hit_rates
+    from trivet.framework.engine.kv_pool import kv_pool
+    from trivet.framework.engine.replay.hit_rates import hit_rates, size_for
     from trivet.framework.engine.replay.simulation import Simulation
-    from trivet.framework.engine.replay.trace import PREFIX_TOKENS, read_trace
+    from trivet.framework.engine.replay.trace import PREFIX_TOKENS, read_trace, scaled
     from trivet.framework.graph.cost import step_cost
-    from trivet.framework.memory.slots import SlotPool
     from trivet.framework.model.loader import model_graph
 
-    arrivals = [replace(arrival, at_s=arrival.at_s / speedup) for arrival in read_trace(trace, requests)]
+    arrivals = scaled(read_trace(trace, requests), int(scale), speedup)
+    if real:
+        if device or slot_tokens or target_itl or target_ttft or tiers:
+            raise TrivetError("--real takes no --device, --slot-tokens, --target-itl, --target-ttft or --tier",
+                              "leave them out: it serves on this host, and refuses nobody")  # fmt: skip
+        print_comparison(replay_here(model, arrivals, kv_memory, context, max_sequences, max_step_tokens), as_json)
+        return
     config = read_config(model)
     graph = model_graph(config, "bfloat16", device="cpu" if device is None else "npu")
     room = host_room() if device is None else chip_room(device, "bfloat16")
@@ -76,9 +108,10 @@ def replay(
     num_slots = (kv_memory or found.kv_room_bytes) // (tokens * found.kv_token_bytes)
     if num_slots == 0:
         raise ResourceError(f"memory: no slot of {tokens} tokens fits", "raise --kv-memory, or lower --slot-tokens")
+    costs = CostModel(step_cost(graph), room.rates)
     simulation = Simulation(
-        SlotPool(num_slots, tokens), CostModel(step_cost(graph), room.rates),
-        targets_of(target_itl, target_ttft, max_waiting), positions, max_step_tokens, max_sequences,
+        kv_pool(num_slots, tokens, costs, kv_reclaim), costs, targets_of(target_itl, target_ttft, max_waiting),
+        positions, max_step_tokens, max_sequences,
     )  # fmt: skip
     served = simulation.run(arrivals)
     if as_json:
@@ -87,10 +120,49 @@ def replay(
         click.echo(msgspec.json.format(msgspec.json.encode(asdict(served))).decode())
         return
     print_served(served, room.name, num_slots, tokens)
+    block_bytes = found.kv_token_bytes * PREFIX_TOKENS
     for size in tiers:
-        num_blocks = size // (found.kv_token_bytes * PREFIX_TOKENS)
+        num_blocks = size // block_bytes
         rate = hit_rates(arrivals, [num_blocks])[num_blocks]
         click.echo(f"tier         {format_bytes(size)} would hold {rate:.1%} of prompts' blocks")
+    if tiers and (most := hit_rates(arrivals, [None])[None]):
+        enough = size_for(arrivals, ENOUGH) * block_bytes
+        click.echo(f"best tier    {format_bytes(enough)} would hold {ENOUGH:.0%} of the {most:.1%} that any could")
+
+
+def replay_here(
+    model: Path, arrivals: list[Arrival], kv_memory: int | None, context: int | None, max_sequences: int,
+    max_step_tokens: int,
+) -> Comparison:  # fmt: skip
+    """MODEL on this host's processor, with costs that are measured first."""
+    from trivet.framework.engine.cost_model import calibrated
+    from trivet.framework.engine.replay.compared import compare
+    from trivet.framework.model.loader import load
+
+    loaded = load(model, kv_memory=kv_memory, max_context=context, max_sequences=max_sequences,
+                  max_step_tokens=max_step_tokens)  # fmt: skip
+    return compare(loaded.plan, calibrated(loaded.plan), arrivals)
+
+
+def print_comparison(found: Comparison, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from trivet.base.units import format_seconds
+
+    if as_json:
+        import msgspec
+
+        document = {**asdict(found), "errors": found.errors()}
+        click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
+        return
+    predicted, measured, errors = found.predicted, found.measured, found.errors()
+    click.echo(f"requests     {measured.num_answered} answered in {format_seconds(measured.duration_s)}, predicted "
+               f"{predicted.num_answered} in {format_seconds(predicted.duration_s)}")  # fmt: skip
+    for name, key in (("first token", "ttft_s"), ("gap", "itl_s")):
+        for figure, seconds in getattr(measured, key).items():
+            error = f"{errors[f'{key}_{figure}']:+.0%}" if f"{key}_{figure}" in errors else "nothing to compare"
+            said = format_seconds(getattr(predicted, key)[figure])
+            click.echo(f"{name:<12} {figure:<4} {format_seconds(seconds)}, predicted {said} ({error})")
 
 
 def print_served(served: Served, device: str, num_slots: int, slot_tokens: int) -> None:
@@ -108,7 +180,8 @@ def print_served(served: Served, device: str, num_slots: int, slot_tokens: int) 
         ("goodput", f"{served.goodput:.2f} requests/s within the targets, {served.tokens_per_s:.0f} tokens/s"),
         ("slots", f"{served.allocation_success:.1%} of requests had theirs at once, {served.num_preemptions} "
          f"preemptions; {served.usage:.0%} held, {served.internal_fragmentation:.1%} of that empty"),
-        ("prefixes", f"{served.hit_rate:.1%} of prompts' tokens were in the pool already"),
+        ("prefixes", f"{served.hit_rate:.1%} of prompts' tokens were in the pool already, {served.saved:.1%} of the "
+         "time that computing them takes"),
     ]  # fmt: skip
     for name, text in rows:
         click.echo(f"{name:<12} {text}")

@@ -12,7 +12,8 @@ from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.cost_model import CostModel, work_of
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.prefixes import Prefixes
-from trivet.framework.engine.replay.trace import PREFIX_TOKENS, Arrival
+from trivet.framework.engine.replay.spread import spread
+from trivet.framework.engine.replay.trace import Arrival
 from trivet.framework.engine.sampler import to_draw
 from trivet.framework.engine.scheduler import Scheduler
 from trivet.framework.engine.sequence import Request, Sequence
@@ -44,6 +45,7 @@ class Served:
     internal_fragmentation: float  # of the slots held, what no token is in, averaged over time
     usage: float  # of the pool, averaged over time
     hit_rate: float  # of the tokens of prompts, those that were found in the pool
+    saved: float  # of the seconds that computing prompts takes, those that this spared
 
 
 class Simulation:
@@ -66,6 +68,7 @@ class Simulation:
         self._stalled: set[int] = set()  # orders of those that waited for slots, or gave them back
         self._num_started = self._num_finished = self._num_good = self._num_refused = self._num_too_long = 0
         self._num_steps = self._num_tokens = 0
+        self._asked_s = self._spared_s = 0.0  # of computing prompts
         self._held_s = self._empty_s = self._pool_s = (
             0.0  # tokens of held slots, of their empty ends, of all; times seconds
         )
@@ -117,6 +120,8 @@ class Simulation:
             if sequence.scheduled_s is None:
                 sequence.scheduled_s = self._now
                 self._num_started += 1
+                self._asked_s += self._costs.prefill_s(0, sequence.num_prompt)
+                self._spared_s += self._costs.prefill_s(0, sequence.num_computed)
         self._now += seconds
         self._num_steps += 1
         due = scheduler.computed(step)
@@ -162,26 +167,19 @@ class Simulation:
             num_preemptions=self._scheduler.num_preemptions,
             num_steps=self._num_steps,
             duration_s=self._now,
-            ttft_s=_spread(self._ttft_s),
-            itl_s=_spread(self._itl_s),
+            ttft_s=spread(self._ttft_s),
+            itl_s=spread(self._itl_s),
             goodput=self._num_good / duration_s,
             tokens_per_s=self._num_tokens / duration_s,
             allocation_success=1 - len(self._stalled) / max(1, self._num_started),
             internal_fragmentation=self._empty_s / self._held_s if self._held_s else 0.0,
             usage=self._held_s / self._pool_s if self._pool_s else 0.0,
             hit_rate=self._prefixes.counts.pool / max(1, self._prefixes.counts.asked),
+            saved=self._spared_s / self._asked_s if self._asked_s else 0.0,
         )
 
 
 def _tokens(arrival: Arrival, order: int) -> tuple[int, ...]:
     """A prompt with as much in common with others as the trace says: equal blocks are equal tokens."""
-    shared = tuple(block for block in arrival.blocks for _ in range(PREFIX_TOKENS))[: arrival.num_prompt]
+    shared = tuple(block for block in arrival.blocks for _ in range(arrival.block_tokens))[: arrival.num_prompt]
     return shared + (_ANSWER + order,) * (arrival.num_prompt - len(shared))
-
-
-def _spread(seconds: array[float]) -> dict[str, float]:
-    if not seconds:
-        return {"p50": 0.0, "p90": 0.0, "p99": 0.0, "sd": 0.0}
-    all_s = np.frombuffer(seconds, np.float64)
-    found = np.quantile(all_s, (0.5, 0.9, 0.99))
-    return {**dict(zip(("p50", "p90", "p99"), map(float, found), strict=True)), "sd": float(all_s.std())}

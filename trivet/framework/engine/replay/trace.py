@@ -11,8 +11,8 @@ import csv
 import json
 from ast import literal_eval
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,8 @@ class Arrival:
     at_s: float  # since the first
     num_prompt: int
     num_answer: int
-    blocks: tuple[int, ...] = ()  # of 512 tokens of the prompt; equal numbers mean equal text up to there
+    blocks: tuple[int, ...] = ()  # of the prompt; equal numbers mean equal text up to there
+    block_tokens: int = PREFIX_TOKENS
 
 
 def read_trace(path: Path, most: int | None = None) -> list[Arrival]:
@@ -52,9 +53,20 @@ def read_trace(path: Path, most: int | None = None) -> list[Arrival]:
         raise TrivetError(f"{path} has no requests", "give the trace as published")
     first = min(arrival.at_s for arrival in drawn)
     return sorted(
-        (Arrival(each.at_s - first, each.num_prompt, each.num_answer, each.blocks) for each in drawn),
+        (replace(each, at_s=each.at_s - first) for each in drawn),
         key=lambda each: each.at_s,
     )
+
+
+def scaled(arrivals: Iterable[Arrival], scale: int, speedup: float) -> list[Arrival]:
+    """The same for a device so much smaller: prompts, answers and blocks a `scale`th as long, at least a token each,
+    arriving `speedup` times as fast."""
+    assert PREFIX_TOKENS % scale == 0, "a block has a whole number of tokens"
+    return [
+        Arrival(each.at_s / speedup, -(-each.num_prompt // scale), -(-each.num_answer // scale), each.blocks,
+                each.block_tokens // scale)
+        for each in arrivals
+    ]  # fmt: skip
 
 
 def _mooncake(path: Path) -> Iterator[Arrival]:
