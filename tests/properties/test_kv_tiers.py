@@ -245,3 +245,25 @@ def test_what_is_pinned_changes_no_answer_and_is_in_the_pool_whatever_comes(
         serve(engine, [([*prompt, 5], SamplingParams(max_tokens=1), 0)])
     assert sum(len(prompt) // 4 * 4 for prompt in pinned) == engine.kv_counts().prefixes.pool - before
     engine.close()
+
+
+def test_a_pinned_prompt_is_read_from_files_after_a_restart_however_much_was_written_since() -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    with TemporaryDirectory(dir=MEMORY) as name:
+        memory = pretend(26)
+        engine = Engine(memory, None, tiers=tiers_of(memory, 4, Path(name), 8))
+        engine.pin([3] * 16)
+        for token in range(4, 9):
+            serve(engine, [([token] * 40, params, 0)])
+            assert engine.tiers is not None
+            engine.tiers.settle()
+        assert engine.kv_counts().files.evicted > 0
+        engine.close()
+
+        memory = pretend(26)
+        engine = Engine(memory, None, tiers=tiers_of(memory, 4, Path(name), 8))
+        assert engine.tiers is not None
+        engine.tiers.worth = Decided(patience_s=60.0)
+        engine.pin([3] * 16)
+        assert 12 == engine.kv_counts().prefixes.files  # all but the slot with the last token
+        engine.close()
