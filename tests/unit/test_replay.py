@@ -135,6 +135,18 @@ def test_the_command_says_what_clients_would_see(tmp_path):
     assert 10 == document["num_finished"] == document["num_requests"]
 
 
+def test_the_command_names_the_tier_that_is_large_enough(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    asked = [str(TRACES / "mooncake_conversation.jsonl"), str(tmp_path / "config.json"), "--device", "910B3"]
+    result = CliRunner().invoke(replay, [*asked, "--tier", "1GiB"])
+    document = json.loads(CliRunner().invoke(replay, [*asked, "--tier", "1GiB", "--json"]).stdout)
+    (tier,) = document["tiers"]
+
+    assert f"would hold 90% of the {document['any_tier_hit_rate']:.1%} that any could" in result.output
+    assert (2**30, True) == (tier["bytes"], 0 < tier["hit_rate"] <= document["any_tier_hit_rate"])
+    assert 0 == document["best_tier_bytes"] % (512 * 57344) < document["best_tier_bytes"]
+
+
 def rows_of(name, arguments, folder, monkeypatch):
     """What the benchmark of that name writes."""
     path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"

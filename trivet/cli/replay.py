@@ -86,7 +86,7 @@ def replay(
     from trivet.framework.engine.kv_pool import kv_pool
     from trivet.framework.engine.replay.hit_rates import hit_rates, size_for
     from trivet.framework.engine.replay.simulation import Simulation
-    from trivet.framework.engine.replay.trace import PREFIX_TOKENS, read_trace, scaled
+    from trivet.framework.engine.replay.trace import read_trace, scaled
     from trivet.framework.graph.cost import step_cost
     from trivet.framework.model.loader import model_graph
 
@@ -95,7 +95,8 @@ def replay(
         if device or slot_tokens or target_itl or target_ttft or tiers:
             raise TrivetError("--real takes no --device, --slot-tokens, --target-itl, --target-ttft or --tier",
                               "leave them out: it serves on this host, and refuses nobody")  # fmt: skip
-        print_comparison(replay_here(model, arrivals, kv_memory, context, max_sequences, max_step_tokens), as_json)
+        compared = replay_here(model, arrivals, kv_memory, context, max_sequences, max_step_tokens, kv_reclaim)
+        print_comparison(compared, as_json)
         return
     config = read_config(model)
     graph = model_graph(config, "bfloat16", device="cpu" if device is None else "npu")
@@ -114,25 +115,29 @@ def replay(
         positions, max_step_tokens, max_sequences,
     )  # fmt: skip
     served = simulation.run(arrivals)
+    block_bytes = found.kv_token_bytes * arrivals[0].block_tokens
+    rates = hit_rates(arrivals, [*(size // block_bytes for size in tiers), None])
+    best_bytes = size_for(arrivals, ENOUGH) * block_bytes
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.format(msgspec.json.encode(asdict(served))).decode())
+        held = [{"bytes": size, "hit_rate": rates[size // block_bytes]} for size in tiers]
+        document = {**asdict(served), "tiers": held, "any_tier_hit_rate": rates[None], "best_tier_bytes": best_bytes}
+        click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
         return
     print_served(served, room.name, num_slots, tokens)
-    block_bytes = found.kv_token_bytes * PREFIX_TOKENS
     for size in tiers:
-        num_blocks = size // block_bytes
-        rate = hit_rates(arrivals, [num_blocks])[num_blocks]
+        rate = rates[size // block_bytes]
         click.echo(f"tier         {format_bytes(size)} would hold {rate:.1%} of prompts' blocks")
-    if tiers and (most := hit_rates(arrivals, [None])[None]):
-        enough = size_for(arrivals, ENOUGH) * block_bytes
-        click.echo(f"best tier    {format_bytes(enough)} would hold {ENOUGH:.0%} of the {most:.1%} that any could")
+    if rates[None]:
+        click.echo(
+            f"best tier    {format_bytes(best_bytes)} would hold {ENOUGH:.0%} of the {rates[None]:.1%} that any could"
+        )
 
 
 def replay_here(
     model: Path, arrivals: list[Arrival], kv_memory: int | None, context: int | None, max_sequences: int,
-    max_step_tokens: int,
+    max_step_tokens: int, kv_reclaim: ReclaimName,
 ) -> Comparison:  # fmt: skip
     """MODEL on this host's processor, with costs that are measured first."""
     from trivet.framework.engine.cost_model import calibrated
@@ -141,7 +146,7 @@ def replay_here(
 
     loaded = load(model, kv_memory=kv_memory, max_context=context, max_sequences=max_sequences,
                   max_step_tokens=max_step_tokens)  # fmt: skip
-    return compare(loaded.plan, calibrated(loaded.plan), arrivals)
+    return compare(loaded.plan, calibrated(loaded.plan), arrivals, kv_reclaim)
 
 
 def print_comparison(found: Comparison, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from trivet.framework.engine.replay.trace import Arrival
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.engine.targets import Targets
 from trivet.framework.graph.plan import Plan
+from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,19 @@ class Comparison:
         return {name: predicted / seconds - 1 for name, (predicted, seconds) in pairs.items() if seconds}
 
 
-def compare(plan: Plan, costs: CostModel, arrivals: list[Arrival]) -> Comparison:
+def compare(
+    plan: Plan, costs: CostModel, arrivals: list[Arrival], reclaim: ReclaimName = DEFAULT_RECLAIM
+) -> Comparison:
     """`plan` serves the arrivals; `costs`, of that plan on this host, foretell it first. Takes as long as the trace."""
     limits = plan.limits
-    pool = kv_pool(plan.num_slots, plan.slot_tokens, costs)
+    pool = kv_pool(plan.num_slots, plan.slot_tokens, costs, reclaim)
     max_running = min(limits.max_sequences, limits.max_rows)
     # The engine's copy learns from steps; what is compared is what was foretold.
     simulation = Simulation(pool, deepcopy(costs), Targets(), limits.max_context, limits.max_tokens, max_running)
     served = simulation.run(arrivals)
     predicted = Times(served.num_finished, served.duration_s, served.ttft_s, served.itl_s)
-    return Comparison(predicted, _measured(Engine(plan, None, costs=costs), arrivals, plan.vocab_size))
+    engine = Engine(plan, None, costs=costs, reclaim=reclaim)
+    return Comparison(predicted, _measured(engine, arrivals, plan.vocab_size))
 
 
 def _measured(
