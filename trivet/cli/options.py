@@ -71,7 +71,7 @@ _SERVER_OPTIONS = (
     click.option("--insecure", is_flag=True, help="Serve other machines without TRIVET_API_KEY set"),
     click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS",
                  help="Milliseconds between two tokens that prefill may not push a step beyond  "
-                      "[default: what decodes take and eight steps of one]"),
+                      "[default: what decodes take and three steps of one]"),
     click.option("--target-ttft", type=click.FloatRange(0, min_open=True), metavar="MS",
                  help="Milliseconds to the first token; refuse with 429 what would wait longer  [default: no target]"),
     click.option("--max-waiting", type=click.IntRange(1), default=512, show_default=True,

@@ -8,11 +8,14 @@ from trivet.framework.engine.cost_model import CostModel, Work
 from trivet.framework.engine.sequence import Sequence
 from trivet.operators.kv_layout import BLOCK_TOKENS
 
-# How many steps of one decode prefill may add to a step where no target is set. Replayed with chats of 100 tokens and,
-# every fifth, a prompt of 1,500 (135M parameters, 190 GFLOP/s, at 40 to 90 % of what it can do): the standard deviation
-# of the gaps between tokens is 22 to 40 ms, where steps of 512 tokens give 80 to 280 and steps of 2,048 give 140 to
-# 570; the p99 of first tokens is 0 to 21 % later.
-_STEPS_ADDED = 8
+# How many steps of one decode prefill may add to a step where no target is set. Replayed with the traffic of
+# benchmarks/serving.py, chats and every seventh a prompt of 1,500, at 0.8 and 1.2 requests a second (135M parameters,
+# 42 GB/s, 175 GFLOP/s): the standard deviation of the gaps between tokens is 8 to 14 ms, where eight steps give 17 to
+# 32 and steps of 512 tokens 60 to 136; the p99 of first tokens is 16 to 28 % later than with those. Two steps give no
+# less: the block that a prefill gets in any case takes as long as three. Where more arrives than can be served, a tenth
+# fewer tokens a second are made than in steps of 512. More steps for a longer line were tried: that gives half of it
+# back, for twice the deviation.
+_STEPS_ADDED = 3
 _ONE_DECODE = Work().plus(0, 1)
 
 
@@ -20,7 +23,7 @@ _ONE_DECODE = Work().plus(0, 1)
 class Budget:
     """At most `max_tokens` in a step; with a model of costs, no more than `target_s` seconds of work.
 
-    Without a target, a prefill may add to the decodes what eight steps of one decode take: nobody's next token waits
+    Without a target, a prefill may add to the decodes what three steps of one decode take: nobody's next token waits
     for a whole prompt. Where nobody decodes nobody waits, and only `max_tokens` bounds a step.
     """
 
