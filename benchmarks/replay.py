@@ -1,7 +1,10 @@
 """Do slots waste less, and refuse less, than pages and than whole contexts? Public traces, on a simulated device.
 
     python benchmarks/replay.py azure2023_code.csv azure2023_conv.csv
-    python benchmarks/replay.py --speedup 0.1 --kv-memory 40 --context 131072 mooncake_conversation_trace.jsonl …
+    python benchmarks/replay.py --speedup 0.1 --kv-memory 40 --requests 4000 servegen_deepseek-r1
+    python benchmarks/replay.py --speedup 0.1 --kv-memory 40 --context 131072 --requests 4000 mooncake_….jsonl …
+    python benchmarks/replay.py --model qwen2.5-0.5b --speedup 0.5 --requests 2000 azure2023_conv.csv
+    python benchmarks/replay.py --model qwen2.5-14b --speedup 0.5 --requests 2000 azure2023_conv.csv
 
 Each trace is replayed with the same KV memory cut in four ways, through the real scheduler and pool, against the
 clock of the cost model: a model of Qwen2.5 on an Ascend 910B3 by its published figures. Rows go to results/replay.csv.
