@@ -11,6 +11,7 @@ on this machine. Rows go to results/serving.csv.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -132,9 +133,12 @@ def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 def _step_errors(metrics: str) -> dict[float, float]:
     """How many steps were off by at most so much, as a share of their time."""
-    samples = (sample for family in text_string_to_metric_families(metrics) for sample in family.samples)
-    return {float(sample.labels["le"]): sample.value for sample in samples
-            if sample.name == "trivet:step_prediction_error_ratio_bucket"}  # fmt: skip
+    counts: dict[float, float] = defaultdict(float)  # of all lanes together
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            if sample.name == "trivet:step_prediction_error_ratio_bucket":
+                counts[float(sample.labels["le"])] += sample.value
+    return counts
 
 
 def _median_error(before: dict[float, float], after: dict[float, float]) -> float:

@@ -1,5 +1,6 @@
 """The promise of the house, with real kernels: a request's tokens and log probabilities are the same bits served
-alone, in any batch, with any chunk size, any arrival order, after a preemption, with one thread or two."""
+alone, in any batch, with any chunk size, any arrival order, after a preemption, with one thread or two, in one lane or
+two."""
 
 from functools import cache
 
@@ -13,6 +14,7 @@ from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.plan import Limits
+from trivet.framework.graph.side_by_side import SideBySide, side_by_side
 
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
@@ -45,7 +47,14 @@ def plan(family: str, dtype: str, num_threads: int, num_slots: int) -> CpuPlan:
     return cpu_plan(family, dtype, num_threads=num_threads, num_slots=num_slots, limits=limits)
 
 
-def serve(engine: Engine, schedule: list[tuple[list[int], SamplingParams, int]]) -> list[Answer]:
+@cache
+def lanes(family: str, dtype: str, num_slots: int) -> SideBySide:
+    return side_by_side(plan(family, dtype, 2, num_slots), [None, None], 1)
+
+
+def serve(
+    engine: Engine, schedule: list[tuple[list[int], SamplingParams, int]], leaves: tuple[int, int] | None = None
+) -> list[Answer]:
     deltas: list[Delta] = []
     step = 0
     waiting = sorted(enumerate(schedule), key=lambda item: item[1][2])
@@ -53,6 +62,8 @@ def serve(engine: Engine, schedule: list[tuple[list[int], SamplingParams, int]])
         while waiting and waiting[0][1][2] <= step:
             number, (prompt, each, _) = waiting.pop(0)
             engine.add(new_request(str(number), prompt, each))
+        if leaves is not None and leaves[1] == step:
+            deltas += engine.abort(str(leaves[0]))
         deltas += engine.step()
         step += 1
     engine.check()
@@ -82,6 +93,29 @@ def test_an_answer_does_not_depend_on_what_else_is_served_or_how(
     engine = Engine(plan(family, dtype, num_threads, num_slots), None, max_step_tokens=chunk)
 
     assert wanted == serve(engine, schedule)
+
+
+@given(
+    family=st.sampled_from(FAMILIES),
+    schedule=arrivals,
+    chunk=st.integers(1, 64),
+    num_slots=st.sampled_from([5, 8, 20]),
+    leaves=st.none() | st.tuples(st.integers(0, 4), st.integers(1, 12)),  # who is aborted before which step
+)
+def test_an_answer_is_the_same_where_prefill_runs_beside_decodes(
+    family: str, schedule: list[tuple[list[int], SamplingParams, int]], chunk: int, num_slots: int,
+    leaves: tuple[int, int] | None,
+) -> None:  # fmt: skip
+    alone = plan(family, "bfloat16", 1, 20)
+    wanted = [serve(Engine(alone, None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
+    bound = lanes(family, "bfloat16", num_slots)
+    engine = Engine(plan(family, "bfloat16", 2, num_slots), None, max_step_tokens=chunk, lanes=bound)
+    served = serve(engine, schedule, leaves)
+    engine.close()
+
+    for number, (tokens, logprobs) in enumerate(served):
+        told = len(tokens) if leaves is not None and leaves[0] == number else None
+        assert (wanted[number][0][:told], wanted[number][1][:told]) == (tokens, logprobs)
 
 
 def test_a_preempted_answer_is_the_same_bits() -> None:

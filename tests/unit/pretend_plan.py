@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from zlib import crc32
 
@@ -67,10 +68,27 @@ class PretendPlan:
         self.sampler = sampler_of(vocab_size)
         self.batches: list[Batch] = []
         self.fail_at: int | None = None  # the step that raises
+        self.on_run: Callable[[], None] = lambda: None
+        self.wrong: list[str] = []  # an engine takes a step that raises for a broken device, and goes on
         self._pool = np.full((num_slots, slot_tokens, 2), -1, np.int64)
         self._logits = np.zeros((limits.max_rows, vocab_size), np.float32)
 
+    def beside(self, max_tokens: int) -> PretendPlan:
+        """Another one with the same pool, to run while this one does."""
+        limits = replace(self.limits, max_tokens=max_tokens)
+        other = PretendPlan(self.num_slots, self.slot_tokens, self.vocab_size, limits)
+        other._pool = self._pool
+        return other
+
     def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+        self.on_run()
+        try:
+            return self._run(batch, arriving)
+        except AssertionError as error:
+            self.wrong.append(str(error))
+            raise
+
+    def _run(self, batch: Batch, arriving: Sequence[Gate]) -> Array:
         for gate in arriving:
             gate.wait(len(self.pieces))
         self.batches.append(Batch(**{name: array.copy() for name, array in vars(batch).items()}))  # theirs will change

@@ -6,6 +6,7 @@ import trivet
 from tests.unit.pretend_plan import PretendPlan, PretendTokenizer
 from trivet import LLM, SamplingParams
 from trivet.base.errors import RequestError
+from trivet.driver.devices.device import Device
 
 
 class PretendTemplate:
@@ -18,11 +19,13 @@ class PretendModel:
     plan: PretendPlan
     tokenizer: PretendTokenizer
     chat_template: PretendTemplate
+    device: Device
     tiers: None = None
 
 
 def model():
-    return PretendModel(PretendPlan(), PretendTokenizer(), PretendTemplate())
+    device = Device("cpu", "pretended", None, (0,), None, "the only one")
+    return PretendModel(PretendPlan(), PretendTokenizer(), PretendTemplate(), device)
 
 
 PARAMS = SamplingParams(seed=3, max_tokens=6, ignore_eos=True)

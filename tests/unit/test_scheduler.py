@@ -23,7 +23,7 @@ def run(line):
     """One step on a plan that computes nothing; what ran, as {order: tokens}."""
     step = line.schedule()
     due = line.computed(step)
-    line.chose(due, np.ones(len(due), np.int32))
+    line.chose(step, due, np.ones(len(due), np.int32))
     line.check()
     return {each.order: 1 for each in step.decodes} | {each.order: num_tokens for each, num_tokens in step.prefills}
 

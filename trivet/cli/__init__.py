@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "operators": "List, verify, explain or profile operators",
     "accuracy": "Say how far a device or a format is from float32, and from which layer on",
     "bench": "Measure this machine and a model on it",
+    "bench lanes": "Measure whether decode and prefill should run side by side here",
     "bench compare": "Measure this engine and others in turn, on the same weights and cores",
     "bench storage": "Measure how fast the storage below a folder can be read",
     "version": "Print versions",

@@ -69,6 +69,9 @@ _SERVER_OPTIONS = (
     click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes any free one"),
     click.option("--served-name", help="What clients call the model  [default: the name of its path]"),
     click.option("--insecure", is_flag=True, help="Serve other machines without TRIVET_API_KEY set"),
+    click.option("--lanes", type=click.Choice(["auto", "1", "2"]), default="1", show_default=True,
+                 help="Decodes and prefill in one step (1), or side by side on cores of their own (2); auto measures, "
+                      "and says why"),
     click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS",
                  help="Milliseconds between two tokens that prefill may not push a step beyond  "
                       "[default: what decodes take and three steps of one]"),

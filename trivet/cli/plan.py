@@ -26,23 +26,33 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
 @click.option("--context", type=click.IntRange(1), help="Positions of each sequence  [default: the model's]")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Sequences at once")
 @click.option("--max-step-tokens", type=click.IntRange(1), default=512, show_default=True, help="Tokens of one step")
+@click.option(
+    "--lanes",
+    type=click.Choice(["1", "2"]),
+    default="1",
+    show_default=True,
+    help="Two for `trivet up --lanes 2`: one has activations of its own",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the budget as JSON")
 def plan(
     model: Path, device: str | None, dtype: DType, context: int | None, concurrency: int, max_step_tokens: int,
-    as_json: bool,
+    lanes: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the budget of MODEL on a device: weights, KV cache, activations, and what bounds its speed.
 
     MODEL is what `trivet up` takes, or a config.json alone. Exits 1 when it does not fit, with the option to change.
     """
+    from trivet.base.errors import ResourceError
     from trivet.framework.engine.capacity import capacity
     from trivet.framework.model.loader import model_graph
 
     config = read_config(model)
     graph = model_graph(config, dtype, device="cpu" if device is None else "npu")
+    if lanes == "2" and device is not None:
+        raise ResourceError("--lanes 2: only a CPU's cores are shared out between lanes", "--lanes 1")
     room = host_room() if device is None else chip_room(device, dtype)
     positions = min(context or config.max_context, config.max_context)
-    found = capacity(graph, room, positions, concurrency, max_step_tokens)
+    found = capacity(graph, room, positions, concurrency, max_step_tokens, int(lanes))
     if as_json:
         print_json(room, found)
     else:
@@ -53,7 +63,7 @@ def plan(
         kv_memory = f"{-(-found.kv_bytes // 2**20)}MiB"
         where = "" if device is None else "--device npu "
         click.echo(f"start        trivet up {model} {where}--max-context {positions} --max-sequences {concurrency} "
-                   f"--kv-memory {kv_memory}")  # fmt: skip
+                   f"--kv-memory {kv_memory}{' --lanes 2' if lanes == '2' else ''}")  # fmt: skip
 
 
 def read_config(model: Path) -> ModelConfig:

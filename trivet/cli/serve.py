@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
     from pathlib import Path
     from socket import socket
 
+    from trivet.framework.engine.lane_choice import AskedLanes
     from trivet.framework.memory.reclaim import ReclaimName
     from trivet.serve.server import Server
     from trivet.serve.service import Service
@@ -22,8 +23,9 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
 @model_options
 @server_options
 def serve(
-    model: str, host: str, port: int, insecure: bool, served_name: str | None, target_itl: float | None,
-    target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName, pin_prompt: tuple[Path, ...], **options: Any,
+    model: str, host: str, port: int, insecure: bool, served_name: str | None, lanes: AskedLanes,
+    target_itl: float | None, target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName,
+    pin_prompt: tuple[Path, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Serve MODEL, a package, a Hugging Face folder or a GGUF file, over the OpenAI API."""
     from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +57,7 @@ def serve(
         from trivet.serve.service import start_loaded
 
         targets = targets_of(target_itl, target_ttft, max_waiting)
-        service.open(start_loaded(loaded, name, targets, kv_reclaim, pinned))
+        service.open(start_loaded(loaded, name, targets, lanes, kv_reclaim, pinned))
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         # What only loading needed, the tokenizer's text and the package's manifest, is megabytes: back to the host.
         del loaded

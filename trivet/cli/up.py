@@ -11,6 +11,7 @@ import click
 from trivet.cli.options import model_options, server_options
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
+    from trivet.framework.engine.lane_choice import AskedLanes
     from trivet.framework.graph.profile import OperatorProfile
     from trivet.framework.memory.reclaim import ReclaimName
     from trivet.serve.legs import Climb, LegReport
@@ -34,9 +35,9 @@ _COUNTED = {"passed": "passed", "failed": "failed", "warning": "to look at", "no
 @click.option("--check-only", is_flag=True, help="Climb and report, do not serve")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (to stdout, before serving)")
 def up(
-    model: str, host: str, port: int, insecure: bool, served_name: str | None, target_itl: float | None,
-    target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName, pin_prompt: tuple[Path, ...], root: Path,
-    check_only: bool, as_json: bool, **options: Any,
+    model: str, host: str, port: int, insecure: bool, served_name: str | None, lanes: AskedLanes,
+    target_itl: float | None, target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName,
+    pin_prompt: tuple[Path, ...], root: Path, check_only: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Check this host, the operators and MODEL, each leg before the next; then serve it over the OpenAI API.
 
@@ -71,7 +72,7 @@ def up(
     name = served_name or model_name(model)
     service = Service(name, api_key=settings.api_key)
     targets = targets_of(target_itl, target_ttft, max_waiting)
-    service.open(start_loaded(climbed.model, name, targets, kv_reclaim, pinned))
+    service.open(start_loaded(climbed.model, name, targets, lanes, kv_reclaim, pinned))
     with Server(service, listener) as server:
         click.echo(f"serving {name} at {server.url}/v1; stop with Ctrl-C", err=True)
         server.wait_for_signal()

@@ -18,10 +18,12 @@ from trivet.base.units import MIB
 from trivet.framework.engine.cost_model import CostModel, calibrated, guessed
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.kv_counts import KvCounts
+from trivet.framework.engine.lane_choice import AskedLanes, choose_lanes
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.targets import Targets
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Plan
+from trivet.framework.graph.side_by_side import SideBySide
 from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.chat_template import ChatTemplate
@@ -56,6 +58,7 @@ def start_model(
     name: str,
     *,
     max_step_tokens: int | None = None,
+    lanes: SideBySide | None = None,
     tiers: Tiers | None = None,
     costs: CostModel | None = None,
     targets: Targets = Targets(),  # noqa: B008, it is frozen
@@ -68,8 +71,8 @@ def start_model(
     """
     metrics = EngineMetrics(name)
     engine = Engine(
-        plan, tokenizer, max_step_tokens=max_step_tokens, tiers=tiers, costs=costs, targets=targets, reclaim=reclaim,
-        observer=metrics,
+        plan, tokenizer, max_step_tokens=max_step_tokens, lanes=lanes, tiers=tiers, costs=costs, targets=targets,
+        reclaim=reclaim, observer=metrics,
     )  # fmt: skip
     for text in pinned:
         num_slots = engine.pin(system_prompt_tokens(text, tokenizer, chat_template))
@@ -83,20 +86,29 @@ def start_loaded(
     loaded: LoadedModel,
     name: str,
     targets: Targets,
+    lanes: AskedLanes = "1",
     reclaim: ReclaimName = DEFAULT_RECLAIM,
     pinned: Sequence[str] = (),
 ) -> ServedModel:
     """`start_model` with all that was loaded.
 
-    Who promises times measures a few steps first; who promises none learns from the steps that are asked for.
+    Who promises times measures a few steps first; who promises none learns from the steps that are asked for. With
+    `lanes` "auto" steps are measured too, to choose; what was chosen, and why, goes to the log.
     """
     memory = loaded.memory
     _log.info(event("loaded", model=name, duration_ms=loaded.times.total * 1e3, weight_bytes=memory.weight_bytes,
                     kv_pool_bytes=memory.kv_bytes, activation_bytes=memory.activation_bytes))  # fmt: skip
+    bound, choice = choose_lanes(loaded.plan, loaded.device.cpus, lanes)
+    if lanes != "1":
+        added = 0 if bound is None else bound.activation_bytes
+        for line in choice.lines:
+            _log.info(
+                event("lanes", lanes=choice.num_lanes, activation_bytes=memory.activation_bytes + added, why=line)
+            )
     costs = calibrated(loaded.plan) if targets.are_times else guessed(loaded.plan.graph)
     return start_model(
-        loaded.plan, loaded.tokenizer, loaded.chat_template, name, tiers=loaded.tiers, costs=costs, targets=targets,
-        reclaim=reclaim, pinned=pinned,
+        loaded.plan, loaded.tokenizer, loaded.chat_template, name, lanes=bound, tiers=loaded.tiers, costs=costs,
+        targets=targets, reclaim=reclaim, pinned=pinned,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from trivet.framework.engine.cost_model import CostModel, Rates, Work, rates_of
 from trivet.framework.graph.cost import step_cost, stream_bytes
 from trivet.framework.graph.cpu_plan import activation_bytes
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.plan import Limits
+from trivet.framework.graph.plan import Limits, decode_limits
 from trivet.framework.memory.slots import lay_out
 
 # What a well-made step reaches of the published figures: the defaults of Huawei's own model of performance
@@ -100,13 +100,18 @@ _BOUNDS = {
 }  # fmt: skip
 
 
-def capacity(graph: Graph, room: Room, context: int, concurrency: int, max_step_tokens: int) -> Capacity:
-    """The budget of `concurrency` sequences of `context` positions each, all at once."""
+def capacity(
+    graph: Graph, room: Room, context: int, concurrency: int, max_step_tokens: int, num_lanes: int = 1
+) -> Capacity:
+    """The budget of `concurrency` sequences of `context` positions each, all at once. Of two lanes, that of the decodes
+    has activations of its own; what is predicted is one lane on the whole device."""
     streams = stream_bytes(graph)
     slots = lay_out(streams, slot_tokens=room.slot_tokens)
     limits = Limits(max(max_step_tokens, concurrency), concurrency, concurrency, context)
     weight_bytes = sum(graph.values[name].bytes({}) for name in graph.weights)
     reserved = activation_bytes(graph, limits, slots)
+    if num_lanes == 2:
+        reserved += activation_bytes(graph, decode_limits(limits), slots)
     left = max(0, room.memory_bytes - weight_bytes - reserved)
     num_slots = left // slots.stride_bytes
     cost = step_cost(graph)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trivet.framework.engine.chunk import Chunk
@@ -89,6 +89,10 @@ class CostModel:
     def is_known(self) -> bool:
         """Does a prediction rest on anything but a guess?"""
         return self._num_unseen == 0
+
+    def anew(self) -> CostModel:
+        """A model of the same steps where they take something else, which is to be learned."""
+        return CostModel(self.cost, replace(self.rates), overlaps=self._overlaps, is_guess=True)
 
     def predict(self, work: Work) -> float:
         """Seconds of a step."""

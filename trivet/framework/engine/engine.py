@@ -7,20 +7,23 @@ import time
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import compress, count, repeat
+from itertools import count, repeat
 
-from trivet._native import Gate
+from trivet._native import Sampler
 from trivet.base.dtypes import Array
 from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
+from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.cost_model import CostModel, Work, work_of
+from trivet.framework.engine.flight import Begun, Flight, Runway
 from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.kv_pool import kv_pool
-from trivet.framework.engine.lanes import Lanes
-from trivet.framework.engine.observer import Finish, Load, NullObserver, Observer, Step
+from trivet.framework.engine.lanes import LaneName, Lanes
+from trivet.framework.engine.observer import Load, NullObserver, Observer, Step, finish_of
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sampler import TokenLogprob, choose, to_draw
@@ -30,6 +33,7 @@ from trivet.framework.engine.targets import Targets, refusal
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
 from trivet.framework.engine.wait import Stay, first_token_wait_s
 from trivet.framework.graph.plan import Plan
+from trivet.framework.graph.side_by_side import SideBySide
 from trivet.framework.memory.file_tier import FileCounts
 from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import TierCounts, Tiers
@@ -62,7 +66,8 @@ class Engine:
     `max_step_tokens` bounds the tokens of one step, so how long decodes wait for a prefill beside them; None takes
     what the plan is bound for. Without a tokenizer there is no text, no end-of-text token and no stop string. `tiers`
     keep what the KV pool cannot; `close` closes them. `costs` predicts every step and learns from it; `targets` that
-    are times need it. `reclaim` says what the pool gives up first.
+    are times need it. `reclaim` says what the pool gives up first. With `lanes`, prefill runs on cores of its own as
+    long as somebody decodes.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Engine:
         tokenizer: StreamingTokenizer | None,
         *,
         max_step_tokens: int | None = None,
+        lanes: SideBySide | None = None,
         tiers: Tiers | None = None,
         costs: CostModel | None = None,
         targets: Targets = Targets(),  # noqa: B008, it is frozen
@@ -84,13 +90,20 @@ class Engine:
         self._observer = NullObserver() if observer is None else observer
         self._clock = clock
         assert not targets.are_times or (costs is not None and costs.is_known), "a time is promised blindly"
-        self._costs = costs
+        self._costs: dict[LaneName, CostModel] = {} if costs is None else {"both": costs}
         self._targets = targets
+        self._side_by_side = lanes
+        self._flight: Flight | None = None
+        self._runway: Runway | None = None
+        if lanes is not None:
+            self._runway = Runway(lanes.prefills, clock)
+            if costs is not None:
+                self._costs |= {"decode": costs.anew(), "prefill": costs.anew()}
         self._pool = kv_pool(plan.num_slots, plan.slot_tokens, costs, reclaim)
         self._tiers = tiers
         max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
         self._prefixes = Prefixes(self._pool, tiers, clock, max_tokens)
-        if (known := self._known_costs) is not None:  # the first prompt after a restart has most to read
+        if (known := self._known_costs("both")) is not None:  # the first prompt after a restart has most to read
             self._prefixes.took(max_tokens, known.predict(Work().plus(0, max_tokens)))
         self._budget = Budget(max_tokens, costs, targets.itl_s)
         max_running = min(limits.max_sequences, limits.max_rows)
@@ -102,7 +115,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences)
+        return bool(self._sequences) or self._flight is not None
 
     @property
     def max_length(self) -> int:
@@ -219,48 +232,43 @@ class Engine:
     def step(self) -> list[Delta]:
         """Compute one step; what it added, in arrival order of decodes, then prefills.
 
+        With two lanes, prefill that stands beside decodes takes off, and lands in a later step: when it is done, when
+        only its slots are left to go on, or when there is nothing else to compute.
         When the plan fails, everything running finishes with "error" and what waits is tried in the next step.
         """
         start = self._clock()
         deltas = self._end_overdue(start)
+        if self._flight is not None and (self._flight.landed.done() or self._scheduler.is_short):
+            self._land(self._flight, deltas)
         num_preemptions = self._scheduler.num_preemptions
-        step = self._scheduler.schedule()
+        step = self._schedule(start)
+        num_preemptions = self._scheduler.num_preemptions - num_preemptions
         if step.is_empty:
+            if self._flight is not None:
+                self._land(self._flight, deltas)
             self._settle()
             if not deltas:
                 self._prefixes.wait()
             return deltas
-        for sequence, _ in step.prefills:
-            if sequence.scheduled_s is None:
-                sequence.scheduled_s = start
-        work = None if self._costs is None else work_of(step.prefills, self._scheduler.decodes.work())
-        known = self._known_costs
-        predicted_s = None if known is None or work is None else known.predict(work)
-        gates = self._prefixes.gates(step.prefills)
+        lane, plan = self._free_lane
+        begun = self._begin(lane, step, start)
         try:
-            self._compute(step, gates, deltas)
+            logits = plan.run(to_batch(self._scheduler.decodes, step.prefills), begun.gates)
+            self._take_all(begun, step.prefills, plan.sampler, logits, deltas)
         except Exception:
-            _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
-            deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
-            work = None
-        seconds = self._clock() - start - sum(gate.stalled_s for gate in gates)  # waiting teaches nothing of computing
-        if self._costs is not None and work is not None and seconds > 0:
-            self._costs.learn(work, seconds)
-        self._prefixes.took(step.num_tokens, seconds)
-        self._observer.step(
-            Step(
-                num_tokens=step.num_tokens,
-                num_preemptions=self._scheduler.num_preemptions - num_preemptions,
-                seconds=seconds,
-                predicted_s=predicted_s,
-            )
-        )
+            self._fail(deltas)
+            begun = replace(begun, work=None)
+        self._ran(begun, self._clock(), num_preemptions)
         self._settle()
         return deltas
 
     def close(self) -> None:
         """End what is in progress, bring what the tiers keep to disk, give their memory back."""
         self.abort_all()
+        if self._flight is not None:
+            self._land(self._flight, [])
+        if self._runway is not None:
+            self._runway.close()
         if self._tiers is not None:
             self._tiers.close()
             self._tiers = None
@@ -271,19 +279,21 @@ class Engine:
         num_unheld = self._pool.num_free + self._pool.num_pinned
         assert self.has_work or num_unheld == self._pool.num_slots, "idle, and a slot is held"
 
-    @property
-    def _known_costs(self) -> CostModel | None:
+    def _known_costs(self, lane: LaneName) -> CostModel | None:
         """What a prediction may rest on; None as long as the costs are a guess, or there are none."""
-        return self._costs if self._costs is not None and self._costs.is_known else None
+        costs = self._costs.get(lane)
+        return costs if costs is not None and costs.is_known else None
 
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError when the request would have to wait too long, or too many wait already."""
         num_waiting, timeout_s = len(self._scheduler.waiting), request.terms.timeout_s
         wait_s = None
-        known = self._known_costs
+        known, beside = self._known_costs("prefill"), Work()
+        if known is None:
+            known, beside = self._known_costs("both"), self._scheduler.decodes.work()
         if known is not None and (self._targets.ttft_s, timeout_s) != (None, None):
             wait_s = first_token_wait_s(
-                self._scheduler, self._budget, known, self._stay, len(request.prompt), request.params.n
+                self._scheduler, self._budget, known, self._stay, len(request.prompt), request.params.n, beside
             )
         refused = refusal(self._targets, num_waiting, request.params.n, wait_s, timeout_s)
         if refused is not None:
@@ -308,13 +318,80 @@ class Engine:
             return None if timeout_s is None else sequence.arrival_s + timeout_s
         return None
 
-    def _compute(self, step: Lanes, gates: list[Gate], deltas: list[Delta]) -> None:
-        logits = self._plan.run(to_batch(self._scheduler.decodes, step.prefills), gates)
-        if gates:
-            step, logits = self._what_came(step, logits)
+    @property
+    def _free_lane(self) -> tuple[LaneName, Plan]:
+        """What this thread may run: everything, or beside a step of prefill decodes on the cores that are left."""
+        if self._flight is None:
+            return "both", self._plan
+        assert self._side_by_side is not None
+        return "decode", self._side_by_side.decodes
+
+    def _schedule(self, now: float) -> Lanes:
+        """What runs next on this thread. Prefill that may run beside it has taken off."""
+        scheduler, runway = self._scheduler, self._runway
+        if runway is None:
+            return scheduler.schedule()
+        decodes = scheduler.schedule_decodes()
+        if self._flight is not None:
+            return Lanes(decodes, [])
+        step = Lanes(decodes, scheduler.schedule_prefills(Work()))
+        if not decodes or not step.prefills:
+            return step
+        scheduler.take_off(step.prefills)
+        self._flight = runway.take_off(self._begin("prefill", Lanes([], step.prefills), now))
+        return Lanes(decodes, [])
+
+    def _begin(self, lane: LaneName, step: Lanes, start_s: float) -> Begun:
+        for sequence, _ in step.prefills:
+            if sequence.scheduled_s is None:
+                sequence.scheduled_s = start_s
+        work = predicted_s = None
+        if self._costs:
+            work = work_of(step.prefills, self._scheduler.decodes.work() if step.decodes else Work())
+            known = self._known_costs(lane)
+            predicted_s = None if known is None else known.predict(work)
+        return Begun(lane, step, start_s, self._prefixes.gates(step.prefills), work, predicted_s)
+
+    def _ran(self, begun: Begun, end_s: float, num_preemptions: int) -> None:
+        """Learn from a step, and tell of it."""
+        waited_s = sum(gate.stalled_s for gate in begun.gates)  # which teaches nothing of computing
+        seconds = end_s - begun.start_s - waited_s
+        if begun.work is not None and seconds > 0:
+            self._costs[begun.lane].learn(begun.work, seconds)
+        num_tokens = begun.step.num_tokens
+        self._prefixes.took(num_tokens, seconds)
+        self._observer.step(Step(begun.lane, num_tokens, num_preemptions, seconds, begun.predicted_s))
+
+    def _land(self, flight: Flight, deltas: list[Delta]) -> None:
+        """Wait for the step that flies, and take what it made."""
+        assert self._runway is not None
+        try:
+            landed = flight.landed.result()
+            self._flight = None
+            self._ran(flight.begun, landed.end_s, num_preemptions=0)
+            here = self._scheduler.landed()
+            self._take_all(flight.begun, here, self._runway.sampler, landed.logits, deltas)
+        except Exception:
+            self._fail(deltas)
+
+    def _fail(self, deltas: list[Delta]) -> None:
+        """A plan has failed, or what took its logits. What flies is waited for, since it writes to slots."""
+        _log.exception("event=step_failed sequences=%d", len(self._scheduler.running))
+        if self._flight is not None:
+            with suppress(Exception):
+                self._flight.landed.result()
+            self._flight = None
+            self._scheduler.landed()
+        deltas += [self._finish(sequence, "error") for sequence in list(self._scheduler.running)]
+
+    def _take_all(self, begun: Begun, here: list[Chunk], sampler: Sampler, logits: Array, deltas: list[Delta]) -> None:
+        """Choose a token from each row of logits. `here`: the prefills whose sequences have not ended meanwhile."""
+        step = begun.step
+        if begun.gates or len(here) < len(step.prefills):
+            step, logits = self._what_came(step, here, logits)
         due = self._scheduler.computed(step)
-        chosen = choose(self._plan.sampler, logits, due)
-        self._scheduler.chose(due, chosen.tokens)
+        chosen = choose(sampler, logits, due)
+        self._scheduler.chose(step, due, chosen.tokens)
         self._time_tokens(due)
         # None for those that chose nothing. What follows is done for every token that is served: it is kept short.
         token_ids: list[int | None] = chosen.tokens.tolist()
@@ -323,14 +400,13 @@ class Engine:
         logprobs = [chosen.logprobs.get(row) for row in range(len(due))] if chosen.logprobs else repeat(None)
         deltas += map(self._take, due, token_ids, logprobs)
 
-    def _what_came(self, step: Lanes, logits: Array) -> tuple[Lanes, Array]:
-        """The step and its rows of logits without those whose prefix did not come while it ran."""
-        has_row = [sequence.num_pending == num_tokens for sequence, num_tokens in step.prefills]
-        came = [self._prefixes.came(chunk.sequence) for chunk in step.prefills]
-        if all(came):
-            return step, logits
-        rows = [*[True] * len(step.decodes), *compress(came, has_row)]
-        return Lanes(step.decodes, list(compress(step.prefills, came))), logits[rows]
+    def _what_came(self, step: Lanes, here: list[Chunk], logits: Array) -> tuple[Lanes, Array]:
+        """The step and its rows of logits without those that ended, or whose prefix did not come, while it ran."""
+        with_row = [sequence for sequence, num_tokens in step.prefills if sequence.num_pending == num_tokens]
+        prefills = [chunk for chunk in here if self._prefixes.came(chunk.sequence)]
+        kept = {id(chunk.sequence) for chunk in prefills}
+        rows = [*[True] * len(step.decodes), *(id(sequence) in kept for sequence in with_row)]
+        return Lanes(step.decodes, prefills), logits[rows]
 
     def _take(self, sequence: Sequence, token_id: int | None, logprob: TokenLogprob | None) -> Delta:
         """Find out whether the token that was chosen is the last, and what text it adds."""
@@ -385,7 +461,7 @@ class Engine:
         now = self._clock()
         if sequence.scheduled_s is not None:
             self._stay.note(now - sequence.scheduled_s)
-        self._observer.finish(_finish_record(sequence, reason, now))
+        self._observer.finish(finish_of(sequence, reason, now))
         return Delta(
             request_id, sequence.index, token_ids, text, logprobs, reason, stop_reason,
             sequence.num_prompt, sequence.num_generated,
@@ -418,19 +494,3 @@ class Engine:
             return RequestError(message, "shorten the prompt, or raise --max-context", "prompt")
         message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self.max_length} is too small"
         return RequestError(message, "shorten the prompt, or raise --kv-memory", "prompt")
-
-
-def _finish_record(sequence: Sequence, reason: FinishReason, now: float) -> Finish:
-    return Finish(
-        reason=reason,
-        num_prompt_tokens=sequence.num_prompt,
-        num_generated_tokens=sequence.num_generated,
-        total_s=now - sequence.arrival_s,
-        queue_s=_between(sequence.arrival_s, sequence.scheduled_s),
-        prefill_s=_between(sequence.scheduled_s, sequence.first_token_s),
-        decode_s=_between(sequence.first_token_s, sequence.last_token_s),
-    )
-
-
-def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else end - start

@@ -1,11 +1,13 @@
-"""What a step computes: decodes in one lane, prefills in the other."""
+"""What a step computes: decodes in one lane, prefills in the other. Two lanes may run side by side, or in one step."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.sequence import Sequence
+
+LaneName = Literal["both", "decode", "prefill"]  # which lanes one run of a plan computes
 
 
 class Lanes(NamedTuple):

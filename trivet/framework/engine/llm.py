@@ -12,6 +12,7 @@ from typing import Any
 
 from trivet.base.errors import RequestError
 from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.lane_choice import AskedLanes, choose_lanes
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sampler import TokenLogprob
 from trivet.framework.engine.sequence import FinishReason, new_request
@@ -49,14 +50,16 @@ class LLM:
     """`LLM("path/to/model").generate("Once", SamplingParams(max_tokens=20))[0].text`
 
     `model` is a package, a Hugging Face folder, a GGUF file, or a model that is loaded already. `options` are those
-    of `trivet.framework.model.loader.load`. Not for use from several threads.
+    of `trivet.framework.model.loader.load`. `lanes` "2" has prefill run beside decodes, on cores of its own; "auto"
+    measures which is better. Not for use from several threads.
     """
 
-    def __init__(self, model: str | Path | LoadedModel, **options: Any) -> None:
+    def __init__(self, model: str | Path | LoadedModel, *, lanes: AskedLanes = "1", **options: Any) -> None:
         loaded = load(model, **options) if isinstance(model, str | Path) else model
         self._tokenizer = loaded.tokenizer
         self._chat_template = loaded.chat_template
-        self._engine = Engine(loaded.plan, loaded.tokenizer, tiers=loaded.tiers)
+        bound, _ = choose_lanes(loaded.plan, loaded.device.cpus, lanes)
+        self._engine = Engine(loaded.plan, loaded.tokenizer, lanes=bound, tiers=loaded.tiers)
         self._numbers = count()
 
     def close(self) -> None:

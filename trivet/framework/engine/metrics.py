@@ -8,9 +8,10 @@ A sequence counts as a request here, as it does there: a request with n = 3 is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from trivet.framework.engine.histogram import Histogram
+from trivet.framework.engine.lanes import LaneName
 from trivet.framework.engine.observer import Finish, Load, Step
 from trivet.framework.engine.sequence import FinishReason
 from trivet.framework.engine.targets import RefusalReason
@@ -35,7 +36,6 @@ _STEP_S = (0.001, 0.0025, 0.005, *_TOKEN_GAP_S)
 _ERROR = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 _STEP_TOKENS = tuple(float(1 << power) for power in range(15))
 
-
 # Of each histogram: what it is of, and its buckets.
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "vllm:time_to_first_token_seconds": ("Arrival to first token", _FIRST_TOKEN_S + _FINE),
@@ -47,6 +47,10 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "vllm:request_prompt_tokens": ("Prompt tokens of a sequence", _TOKENS),
     "vllm:request_generation_tokens": ("Tokens a sequence generated", _TOKENS),
     "vllm:iteration_tokens_total": ("Tokens computed in a step", _STEP_TOKENS),
+}  # fmt: skip
+
+# Of a step, by the lanes that it computes: "both" on all cores, or "decode" and "prefill" beside each other.
+_LANE_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "trivet:step_seconds": ("Time of a step", _STEP_S + _FINE),
     "trivet:step_predicted_seconds": ("Time of a step, predicted before it ran", _STEP_S + _FINE),
     "trivet:step_prediction_error_ratio": (
@@ -64,6 +68,10 @@ class EngineMetrics:
         self._finished: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._refused: dict[str, int] = dict.fromkeys(_REFUSALS, 0)
         self._histograms = {name: Histogram(sorted(set(edges))) for name, (_, edges) in _HISTOGRAMS.items()}
+        self._of_lanes: dict[str, dict[LaneName, Histogram]] = {
+            name: {lane: Histogram(sorted(set(edges))) for lane in get_args(LaneName)}
+            for name, (_, edges) in _LANE_HISTOGRAMS.items()
+        }
 
     def load(self, load: Load) -> None:
         self._load = load
@@ -71,10 +79,11 @@ class EngineMetrics:
     def step(self, step: Step) -> None:
         self._observe("vllm:iteration_tokens_total", step.num_tokens)
         self._preemptions += step.num_preemptions
-        self._observe("trivet:step_seconds", step.seconds)
+        self._of_lanes["trivet:step_seconds"][step.lane].observe(step.seconds)
         if step.predicted_s is not None and step.seconds > 0:
-            self._observe("trivet:step_predicted_seconds", step.predicted_s)
-            self._observe("trivet:step_prediction_error_ratio", abs(step.predicted_s - step.seconds) / step.seconds)
+            error = abs(step.predicted_s - step.seconds) / step.seconds
+            self._of_lanes["trivet:step_predicted_seconds"][step.lane].observe(step.predicted_s)
+            self._of_lanes["trivet:step_prediction_error_ratio"][step.lane].observe(error)
 
     def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
         self._observe("vllm:time_to_first_token_seconds", seconds)
@@ -131,6 +140,12 @@ class EngineMetrics:
         for name, (text, _) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=labels)
             histogram.add_metric(values, self._histograms[name].buckets(), self._histograms[name].sum)
+            yield histogram
+
+        for name, (text, _) in _LANE_HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=[*labels, "lane"])
+            for lane, each in self._of_lanes[name].items():
+                histogram.add_metric([*values, lane], each.buckets(), each.sum)
             yield histogram
 
     def _observe(self, name: str, value: float) -> None:

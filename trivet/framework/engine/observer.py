@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from typing import Protocol
 
-from trivet.framework.engine.sequence import FinishReason
+from trivet.framework.engine.lanes import LaneName
+from trivet.framework.engine.sequence import FinishReason, Sequence
 from trivet.framework.engine.targets import RefusalReason
 
 
@@ -21,6 +22,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Step:
+    lane: LaneName
     num_tokens: int  # computed in it
     num_preemptions: int
     seconds: float  # from choosing what runs to the last token taken
@@ -49,7 +51,7 @@ class Observer(Protocol):
         """A sequence's first token, `seconds` after it arrived."""
         ...
 
-    def tokens(self, gaps_s: Sequence[float]) -> None:
+    def tokens(self, gaps_s: Several[float]) -> None:
         """Later tokens, all those of a step, each so long after the one before."""
         ...
 
@@ -72,7 +74,7 @@ class NullObserver:
     def first_token(self, seconds: float, num_prompt_tokens: int) -> None:
         return
 
-    def tokens(self, gaps_s: Sequence[float]) -> None:
+    def tokens(self, gaps_s: Several[float]) -> None:
         return
 
     def finish(self, finish: Finish) -> None:
@@ -80,3 +82,20 @@ class NullObserver:
 
     def refused(self, reason: RefusalReason) -> None:
         return
+
+
+def finish_of(sequence: Sequence, reason: FinishReason, now: float) -> Finish:
+    """Of a sequence that ends now."""
+    return Finish(
+        reason=reason,
+        num_prompt_tokens=sequence.num_prompt,
+        num_generated_tokens=sequence.num_generated,
+        total_s=now - sequence.arrival_s,
+        queue_s=_between(sequence.arrival_s, sequence.scheduled_s),
+        prefill_s=_between(sequence.scheduled_s, sequence.first_token_s),
+        decode_s=_between(sequence.first_token_s, sequence.last_token_s),
+    )
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start

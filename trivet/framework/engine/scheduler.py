@@ -12,6 +12,7 @@ from itertools import count, pairwise
 from trivet.base.dtypes import Array
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
+from trivet.framework.engine.cost_model import Work
 from trivet.framework.engine.decodes import Decodes
 from trivet.framework.engine.fair_queue import FairQueue
 from trivet.framework.engine.lanes import Lanes
@@ -40,6 +41,8 @@ class Scheduler:
         # No more sequences than tokens: every decode has its place in every step, and prefill a token at least.
         self.max_running = min(max_running, budget.max_tokens)
         self.decodes = Decodes(self.max_running, pool.slot_tokens)  # of the running, those that lack one token
+        self._flying: list[Chunk] = []  # a step of prefill that runs while others are scheduled
+        self._gone: list[Sequence] = []  # of it, those that have ended: what runs still writes to their slots
         self._places = count()
         self._held_up: Sequence | None = None  # whose turn it is, and who has to wait
 
@@ -48,18 +51,32 @@ class Scheduler:
         self.waiting.push(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Leave, finished or aborted; its slots are free at once."""
+        """Leave, finished or aborted; its slots are free at once, or when the step has landed that writes to them."""
         self.decodes.leave(sequence)
         if sequence.slots:
             self.running.remove(sequence)
-            self._pool.release(sequence.slots)
+            if any(chunk.sequence is sequence for chunk in self._flying):
+                self._gone.append(sequence)
+            else:
+                self._pool.release(sequence.slots)
         self.waiting.leave(sequence)
 
     def schedule(self) -> Lanes:
-        """The next step; its slots are held from here on. Empty only when nobody runs, and nobody waits or the next
-        waits for its prefix."""
+        """The next step of both lanes; its slots are held from here on. Empty only when nobody runs, and nobody waits
+        or the next waits for its prefix."""
+        decodes = self.schedule_decodes()
+        return Lanes(decodes, self.schedule_prefills(self.decodes.work()))
+
+    def schedule_decodes(self) -> list[Sequence]:
+        """A token of every running sequence that lacks only one, once slots were found for all. Who is taken back for
+        them must not be in a step that flies: see `is_short`."""
         self._make_room()
-        step = self._budget.begin(self.decodes.work())
+        return self.decodes.sequences.copy()
+
+    def schedule_prefills(self, beside: Work) -> list[Chunk]:
+        """As much prefill as the budget allows in a step that has this work beside it. Nothing must be flying."""
+        assert not self._flying, "two steps of prefill at once"
+        step = self._budget.begin(beside)
         prefills = []
         if len(self.decodes) < len(self.running):
             for sequence in self.running:
@@ -69,12 +86,31 @@ class Scheduler:
             sequence = self._admit()
             if num_tokens := step.take(sequence):
                 prefills.append(Chunk(sequence, num_tokens))
-        return Lanes(self.decodes.sequences.copy(), prefills)
+        return prefills
+
+    @property
+    def is_short(self) -> bool:
+        """Would the next decodes have to take slots back from somebody?"""
+        return len(self.decodes.without_room()) > self._pool.num_free
+
+    def take_off(self, prefills: list[Chunk]) -> None:
+        """These run from now on, while decodes are scheduled, until they have `landed`."""
+        assert not self._flying, "two steps of prefill at once"
+        self._flying = prefills
+
+    def landed(self) -> list[Chunk]:
+        """What flew has run. Of its chunks, those whose sequences are still here; the slots of the others are free."""
+        flown, self._flying = self._flying, []
+        gone, self._gone = self._gone, []
+        for sequence in gone:
+            self._pool.release(sequence.slots)
+        return [chunk for chunk in flown if chunk.sequence not in gone]
 
     def computed(self, step: Lanes) -> list[Sequence]:
         """The step that was scheduled has run. Those whose next token is due, in the order of its rows of logits."""
-        for sequence in self.decodes.computed():
-            self._prefixes.computed(sequence)
+        if step.decodes:
+            for sequence in self.decodes.computed():
+                self._prefixes.computed(sequence)
         due = step.decodes.copy()
         for sequence, num_tokens in step.prefills:
             sequence.num_computed += num_tokens
@@ -83,10 +119,11 @@ class Scheduler:
                 due.append(sequence)
         return due
 
-    def chose(self, due: list[Sequence], tokens: Array) -> None:
+    def chose(self, step: Lanes, due: list[Sequence], tokens: Array) -> None:
         """The next token of each that `computed` found due [int32, by row]: they decode from here on."""
-        num_decodes = len(self.decodes)
-        self.decodes.chose(tokens[:num_decodes])
+        num_decodes = len(step.decodes)
+        if num_decodes:
+            self.decodes.chose(tokens[:num_decodes])
         for sequence, token_id in zip(due, tokens.tolist(), strict=True):
             sequence.tokens.append(token_id)
         for sequence in due[num_decodes:]:
@@ -99,9 +136,10 @@ class Scheduler:
         assert all(a < b for a, b in pairwise(places)), "the line is out of order"
         assert all(sequence.slots for sequence in self.running), "a running sequence holds no slots"
         assert not any(sequence.slots for sequence in self.waiting), "a waiting sequence holds slots"
+        assert self._flying or not self._gone, "one has gone, and its slots are still held"
         self.decodes.check()
         assert set(self.decodes.sequences) <= set(self.running), "one decodes that does not run"
-        self._pool.check(sequence.slots for sequence in self.running)
+        self._pool.check(sequence.slots for sequence in (*self.running, *self._gone))
 
     def _make_room(self) -> None:
         """A slot for the next token of every runner that has filled its last, the oldest first.
@@ -119,6 +157,7 @@ class Scheduler:
     def _preempt_newest(self) -> None:
         """Take the newest runner's slots back; what is not found again of its tokens it will compute again."""
         sequence = self.running.pop()
+        assert all(chunk.sequence is not sequence for chunk in self._flying), "a step that flies loses its slots"
         self.decodes.leave(sequence)
         self._prefixes.step_back(sequence)
         self._pool.release(sequence.slots)

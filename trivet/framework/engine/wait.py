@@ -20,15 +20,16 @@ class Stay:
 
 
 def first_token_wait_s(
-    scheduler: Scheduler, budget: Budget, costs: CostModel, stay: Stay, num_prompt: int, num_new: int
+    scheduler: Scheduler, budget: Budget, costs: CostModel, stay: Stay, num_prompt: int, num_new: int, beside: Work
 ) -> float:
-    """Seconds until `num_new` sequences of `num_prompt` tokens each have their first token.
+    """Seconds until `num_new` sequences of `num_prompt` tokens each have their first token, where steps of prefill
+    have `beside` in them too, and cost so much.
 
     As though everyone who waits were served before it: with several tenants it may be sooner.
     """
     pending = [sequence for sequence in scheduler.running if sequence.row is None]
     num_tokens: int = sum(sequence.num_pending for sequence in (*pending, *scheduler.waiting)) + num_new * num_prompt
-    prefill_s = num_tokens * _seconds_per_token(scheduler.decodes.work(), budget, costs)
+    prefill_s = num_tokens * _seconds_per_token(beside, budget, costs)
     num_without_place = len(scheduler.running) + len(scheduler.waiting) + num_new - scheduler.max_running
     place_s = max(0, num_without_place) * (stay.seconds or 0.0) / scheduler.max_running
     return max(prefill_s, place_s)

@@ -7,6 +7,7 @@ operators, and nothing is allocated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class CpuPlan:
 
     `weights` are the stored arrays, kept alive and read in place; `slots` says how the KV pool of `num_slots` slots
     is cut. `team` has the worker threads. `kept` are values to keep beside the outputs, for tests (`read`).
+    `pool` is another plan's KV pool to use, which that plan gives back; None reserves one.
     Raises GraphError when no kernel takes a node, ResourceError when memory cannot be reserved.
     """
 
@@ -45,6 +47,7 @@ class CpuPlan:
         team: Team,
         target: str | None = None,
         kept: tuple[str, ...] = (),
+        pool: Arena | None = None,
     ) -> None:
         self.limits = limits
         self.num_slots = num_slots
@@ -58,7 +61,9 @@ class CpuPlan:
         self.sampler = Sampler(team, self.vocab_size, target)
         self._team = team
         self._weights = weights
-        self._pool = Arena(slots.pool_bytes(num_slots), "KV pool", "--kv-memory")
+        self._slots = slots
+        self._has_own_pool = pool is None
+        self._pool = Arena(slots.pool_bytes(num_slots), "KV pool", "--kv-memory") if pool is None else pool
         self._sizes = _sizes(limits, slots, num_slots)
         placed = _Activations(graph, self._sizes, kept)
         self._activations = Arena(placed.total_bytes, "activations", "--max-step-tokens")
@@ -121,11 +126,31 @@ class CpuPlan:
     def write_slot(self, slot: int, piece: slice, source: Array) -> None:
         self._slot(slot)[piece] = source[piece]
 
+    def beside(self, team: Team, limits: Limits) -> CpuPlan:
+        """The same graph with activations of its own on the same weights and KV pool: both may run at once, where no
+        slot is written that the other reads. To be closed before this one."""
+        return CpuPlan(
+            self.graph, self._weights, limits=limits, slots=self._slots, num_slots=self.num_slots, team=team,
+            target=self.target, pool=self._pool,
+        )  # fmt: skip
+
+    def on(self, team: Team) -> CpuPlan:
+        """This plan with another team to run it: they have all memory in common, and do not run at once. To be
+        forgotten before this one is closed."""
+        other = copy(self)
+        other._team, other.sampler = team, Sampler(team, self.vocab_size, self.target)
+        return other
+
+    def forget(self) -> None:
+        """Let go of the memory without giving it back; the plan cannot run after it."""
+        del self._inputs, self._logits, self._program
+
     def close(self) -> None:
         """Give the memory back; the plan cannot run after it."""
-        del self._inputs, self._logits, self._program
+        self.forget()
         self._activations.close()
-        self._pool.close()
+        if self._has_own_pool:
+            self._pool.close()
 
     def _run(self, batch: Batch, seconds: Array | None, arriving: Sequence[Gate] = ()) -> Array:
         num_tokens, num_sequences, num_rows = len(batch.tokens), len(batch.slots), len(batch.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from trivet._native import Gate, Sampler
@@ -33,6 +33,11 @@ class Limits:
     max_sequences: int  # sequences of one step
     max_rows: int  # rows of one step whose logits are wanted
     max_context: int  # positions of one sequence
+
+
+def decode_limits(limits: Limits) -> Limits:
+    """Those of steps that have one token of each sequence."""
+    return replace(limits, max_tokens=limits.max_sequences)
 
 
 @dataclass(frozen=True)

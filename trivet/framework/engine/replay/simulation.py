@@ -96,8 +96,9 @@ class Simulation:
         wait_s = None
         if self._targets.ttft_s is not None:
             wait_s = first_token_wait_s(
-                self._scheduler, self._budget, self._costs, self._stay, arrival.num_prompt, num_new=1
-            )
+                self._scheduler, self._budget, self._costs, self._stay, arrival.num_prompt, 1,
+                self._scheduler.decodes.work(),
+            )  # fmt: skip
         if refusal(self._targets, len(self._scheduler.waiting), 1, wait_s, None) is not None:
             self._num_refused += 1
             return
@@ -125,7 +126,7 @@ class Simulation:
         self._now += seconds
         self._num_steps += 1
         due = scheduler.computed(step)
-        scheduler.chose(due, np.array([_ANSWER + sequence.order for sequence in due], np.int32))
+        scheduler.chose(step, due, np.array([_ANSWER + sequence.order for sequence in due], np.int32))
         for sequence in due:
             self._answered(sequence)
 
