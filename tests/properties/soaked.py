@@ -1,10 +1,10 @@
 """A server's life in a process of its own, and what it leaves behind: python -m tests.properties.soaked FOLDER ROUNDS
 SECONDS SEED.
 
-In every round requests arrive whenever, some leave before their end, some run out of time, while the disk of the KV
-tier fills up, loses files and changes bytes; then the engine is closed and another takes its folder over. Every answer
-is compared with the one it has alone. It goes on for so many rounds, and for so many seconds, and prints of each round
-the descriptors and the resident memory at its end.
+In every round, with one lane or two, requests arrive whenever, some leave before their end, some run out of time, while
+the disk of the KV tier fills up, loses files and changes bytes; then the engine is closed and another takes its folder
+over. Every answer is compared with the one it has alone. It goes on for so many rounds, and for so many seconds, and
+prints of each round the descriptors and the resident memory at its end.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from trivet.framework.engine.terms import Terms
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.cost import step_cost
 from trivet.framework.graph.cpu_plan import CpuPlan
+from trivet.framework.graph.side_by_side import side_by_side
 
 Outcome = tuple[tuple[int, ...], tuple[float, ...], str | None]
 
@@ -79,9 +80,9 @@ async def _round(
 ) -> dict[str, int]:  # fmt: skip
     costs = CostModel(step_cost(served.graph), Rates())
     tiers = tiers_of(served, _HOST_BLOCKS, folder, _FILE_BLOCKS)  # type: ignore[arg-type]  # a plan's slots in all
-    engine = Engine(
-        served, None, tiers=tiers, costs=costs, targets=Targets(max_waiting=8), observer=EngineMetrics("soaked")
-    )
+    bound = side_by_side(served, [None, None], 1) if draws.random() < 0.5 else None
+    observer, targets = EngineMetrics("soaked"), Targets(max_waiting=8)
+    engine = Engine(served, None, lanes=bound, tiers=tiers, costs=costs, targets=targets, observer=observer)
     worker = AsyncEngine(engine)
     worker.start()
     ends = {"whole": 0, "left": 0, "late": 0, "refused": 0}
@@ -117,6 +118,8 @@ async def _round(
     engine.check()
     failures = engine.kv_counts().files.failures
     worker.close()
+    if bound is not None:
+        bound.close()
     return {**ends, "failures": failures}
 
 

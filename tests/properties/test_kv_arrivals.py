@@ -26,6 +26,7 @@ from trivet.framework.engine.sequence import new_request
 from trivet.framework.graph.cost import step_cost
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.plan import Limits
+from trivet.framework.graph.side_by_side import SideBySide, side_by_side
 from trivet.framework.memory.block import HEADER_BYTES
 from trivet.framework.memory.chain import Chain, Link
 from trivet.framework.memory.file_tier import FileTier
@@ -65,12 +66,14 @@ def plan(family: str = "llama", dtype: DType = "bfloat16", num_threads: int = 2,
 
 
 def engine_of(
-    memory: CpuPlan, folder: str, files_of: type[Reluctant] = Reluctant, num_host: int = 20
+    memory: CpuPlan, folder: str, files_of: type[Reluctant] = Reluctant, num_host: int = 20, num_lanes: int = 1
 ) -> tuple[Engine, Reluctant]:
     files = files_of(Path(folder), 1 << 30, IDENTITY, memory.pieces)
     files.is_wanted = threading.Event()
     size = memory.slot_bytes
-    return Engine(memory, None, tiers=Telling(IDENTITY, memory, HostTier(num_host * size, size), files)), files
+    lanes = side_by_side(memory, [None, None], 1) if num_lanes == 2 else None
+    tiers = Telling(IDENTITY, memory, HostTier(num_host * size, size), files)
+    return Engine(memory, None, lanes=lanes, tiers=tiers), files
 
 
 def ask(engine: Engine, request_id: str = "it") -> Answer:
@@ -221,9 +224,10 @@ faults = st.lists(st.sampled_from([False] * 9 + [True]), max_size=60)
 
 @settings(max_examples=settings().max_examples // 3)
 @given(first=arrivals, second=arrivals, num_slots=st.sampled_from([18, 20, 40]), num_host=st.sampled_from([1, 8, 40]),
-       fails=faults, leaves=st.lists(st.integers(0, 5), max_size=4))  # fmt: skip
+       fails=faults, leaves=st.lists(st.integers(0, 5), max_size=4), num_lanes=st.sampled_from([1, 2]))  # fmt: skip
 def test_failing_stores_and_requests_that_leave_change_no_answer_and_leave_nothing_held(
     first: Schedule, second: Schedule, num_slots: int, num_host: int, fails: list[bool], leaves: list[int],
+    num_lanes: int,
 ) -> None:  # fmt: skip
     with TemporaryDirectory(dir=MEMORY) as name:
         for schedule in (first, second, first):
@@ -233,7 +237,9 @@ def test_failing_stores_and_requests_that_leave_change_no_answer_and_leave_nothi
             host = HostTier(num_host * memory.slot_bytes, memory.slot_bytes)
             tiers = Telling(IDENTITY, memory, host, files)
             tiers.worth = Decided(patience_s=PATIENCE_S)  # it is the store that decides what becomes of a step
-            engine = Engine(memory, None, tiers=tiers)
+            limits = memory.limits
+            lanes = SideBySide(memory.beside(limits.max_sequences), memory.beside(limits.max_tokens), (), ())
+            engine = Engine(memory, None, lanes=lanes if num_lanes == 2 else None, tiers=tiers)
             leave(engine, schedule, leaves)
 
             assert alone(lambda: pretend(18), schedule) == serve(engine, schedule)
@@ -258,15 +264,15 @@ long_arrivals = st.lists(
 
 @settings(max_examples=settings().max_examples // 3)
 @given(schedule=long_arrivals, num_slots=st.sampled_from([6, 9, 20]), num_host=st.sampled_from([1, 3, 20]),
-       fails=faults)  # fmt: skip
+       fails=faults, num_lanes=st.sampled_from([1, 2]))  # fmt: skip
 def test_real_kernels_give_the_same_bits_with_prefixes_coming_while_they_run(
-    schedule: Schedule, num_slots: int, num_host: int, fails: list[bool]
+    schedule: Schedule, num_slots: int, num_host: int, fails: list[bool], num_lanes: int
 ) -> None:
     computed = plan(num_threads=1)
     wanted = alone(lambda: computed, schedule)
     with TemporaryDirectory(dir=MEMORY) as name:
         for _ in range(2):  # the second finds files
-            engine, files = engine_of(plan(num_slots=num_slots), name, Unreliable, num_host)
+            engine, files = engine_of(plan(num_slots=num_slots), name, Unreliable, num_host, num_lanes)
             assert isinstance(files, Unreliable)
             files.fails = cycle([*fails, False])
 

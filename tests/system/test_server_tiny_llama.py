@@ -8,6 +8,7 @@ import pytest
 
 from trivet import LLM, SamplingParams
 from trivet.base.settings import Settings
+from trivet.framework.graph.side_by_side import side_by_side
 from trivet.framework.model.loader import load
 from trivet.serve.listening import listen
 from trivet.serve.server import Server
@@ -24,11 +25,12 @@ def load_tiny(tmp_path_factory):
     return lambda: load(CHECKPOINT, dtype="float32", settings=settings, threads=1, kv_memory=16 << 20, max_context=256)
 
 
-@pytest.fixture(scope="module")
-def url(load_tiny):
+@pytest.fixture(scope="module", params=[1, 2], ids=["one lane", "two lanes"])
+def url(load_tiny, request):
     model = load_tiny()
+    lanes = None if request.param == 1 else side_by_side(model.plan, [None, None], 1)
     service = Service("tiny")
-    service.open(start_model(model.plan, model.tokenizer, model.chat_template, "tiny"))
+    service.open(start_model(model.plan, model.tokenizer, model.chat_template, "tiny", lanes=lanes))
     with Server(service, listen("127.0.0.1", 0)) as server:
         yield f"{server.url}/v1"
 
