@@ -26,7 +26,8 @@ from tests.properties.test_kv_tiers import tiers_of
 from tests.properties.test_same_answer import plan
 from trivet.base.errors import OverloadedError
 from trivet.framework.engine.cost_model import CostModel, Rates
-from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.delta import Delta
+from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.targets import Targets

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.system.tiny import FAMILIES, cpu_plan
-from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.delta import Delta
+from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.observer import NullObserver, Step
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request

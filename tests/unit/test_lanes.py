@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from tests.system.tiny import FIXTURES, cpu_plan
 from tests.unit.pretend_air import Air
@@ -149,7 +150,9 @@ def test_each_lane_has_its_own_times_and_predictions_in_the_metrics():
     for is_due in (False, False, True):
         lanes.air.is_due = is_due
         lanes.step()
-    counts = [metrics.registry.get_sample_value("trivet:step_seconds_count", {**LABELS, "lane": lane})
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    counts = [registry.get_sample_value("trivet:step_seconds_count", {**LABELS, "lane": lane})
               for lane in ("both", "decode", "prefill")]  # fmt: skip
 
     assert [2, 2, 1] == counts
@@ -178,24 +181,27 @@ def test_decodes_beside_prefill_have_memory_of_their_own_as_much_as_is_planned()
 
 @pytest.mark.parametrize(
     "plan, cpus, wanted",
-    [(lambda: PretendPlan(), [0, 1], "no CPU"), (lambda: cpu_plan("llama", "bfloat16"), [0], "1 threads")],
+    [
+        (lambda: PretendPlan(), [0, 1, 2, 3], "this device is none"),
+        (lambda: cpu_plan("llama", "bfloat16"), [0], "there is one thread"),
+        (lambda: cpu_plan("llama", "bfloat16", limits=Limits(32, 1, 1, 64)), [0, 1, 2, 3], "one sequence"),
+    ],
 )
-def test_where_no_cores_can_be_shared_out_two_lanes_are_refused(plan, cpus, wanted):
-    with pytest.raises(ResourceError, match=wanted):
-        choose_lanes(plan(), cpus, "2")
+def test_where_no_two_steps_can_run_at_once_two_lanes_are_refused_and_auto_says_why_it_is_one(plan, cpus, wanted):
+    bound = plan()
+    (line,) = choose_lanes(bound, cpus, "auto")[1].lines
 
-
-def test_where_one_sequence_runs_at_a_time_there_is_nothing_to_measure():
-    choice = measured_choice(PretendPlan(limits=Limits(32, 1, 1, 64)), [0, 1, 2, 3])
-
-    assert (1, ()) == (choice.num_lanes, choice.measured)
+    assert wanted in line
+    for choose in (lambda: choose_lanes(bound, cpus, "2"), lambda: measured_choice(bound, cpus)):
+        with pytest.raises(ResourceError, match=wanted):
+            choose()
 
 
 def test_with_less_than_four_cores_auto_is_one_lane_and_nothing_is_run():
-    bound, choice = choose_lanes(None, (0, 1), "auto")
+    bound, choice = choose_lanes(cpu_plan("llama", "bfloat16"), (0, 1), "auto")
 
-    assert (None, 1) == (bound, choice.num_lanes)
-    assert ("one lane: 2 cores, and two are tried from 4 on (see trivet bench lanes)",) == choice.lines
+    assert (None, 1, ()) == (bound, choice.num_lanes, choice.measured)
+    assert ("one lane: 2 cores, and two lanes are tried from 4 on (see trivet bench lanes)",) == choice.lines
 
 
 def measured(gain, decode_cpus=1):

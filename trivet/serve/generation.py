@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from trivet.base.errors import UnavailableError
-from trivet.framework.engine.engine import Delta
+from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.terms import Terms
 from trivet.serve.errors import HttpError

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count, repeat
 
@@ -19,6 +19,7 @@ from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.cost_model import CostModel, Work, work_of
+from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.flight import Begun, Flight, Runway
 from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.kv_pool import kv_pool
@@ -39,25 +40,6 @@ from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import TierCounts, Tiers
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)  # not frozen: one is made for every token, and a frozen one takes four times as long
-class Delta:
-    """What one step added to one choice of a request.
-
-    `text` may lag behind `token_ids`: it holds back half characters and what may become a stop string. The token
-    that stopped a sequence is in `token_ids` and `logprobs`, its text is not in `text`.
-    """
-
-    request_id: str
-    index: int
-    token_ids: tuple[int, ...]
-    text: str
-    logprobs: tuple[TokenLogprob, ...] | None  # one for each of token_ids; None when not asked for
-    finish_reason: FinishReason | None
-    stop_reason: int | str | None  # the stop token or stop string that finished it
-    num_prompt_tokens: int
-    num_generated_tokens: int  # so far, these included
 
 
 class Engine:

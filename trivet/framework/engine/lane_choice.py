@@ -18,7 +18,7 @@ import numpy as np
 from trivet.base.dtypes import Array
 from trivet.base.units import format_seconds
 from trivet.framework.graph.plan import Batch, Plan
-from trivet.framework.graph.side_by_side import SideBySide, side_by_side
+from trivet.framework.graph.side_by_side import SideBySide, refusal, side_by_side
 
 AskedLanes = Literal["auto", "1", "2"]
 
@@ -73,11 +73,10 @@ def choose_lanes(plan: Plan, cpus: Sequence[int], asked: AskedLanes) -> tuple[Si
 
     Raises ResourceError for two where they cannot be.
     """
-    if asked == "auto" and len(cpus) >= MIN_CPUS:
-        choice = measured_choice(plan, cpus)
-    elif asked == "auto":
-        cores = "1 core" if len(cpus) == 1 else f"{len(cpus)} cores"
-        choice = Choice(None, (f"one lane: {cores}, and two are tried from {MIN_CPUS} on (see trivet bench lanes)",))
+    if asked == "auto":
+        too_few = f"{len(cpus)} cores, and two lanes are tried from {MIN_CPUS} on (see trivet bench lanes)"
+        reason = refusal(plan, len(cpus)) or (too_few if len(cpus) < MIN_CPUS else None)
+        choice = measured_choice(plan, cpus) if reason is None else Choice(None, (f"one lane: {reason}",))
     elif asked == "2":
         choice = Choice(splits_of(len(cpus))[0], ("two lanes: asked for",))
     else:
@@ -87,10 +86,6 @@ def choose_lanes(plan: Plan, cpus: Sequence[int], asked: AskedLanes) -> tuple[Si
 
 def measured_choice(plan: Plan, cpus: Sequence[int], clock: Callable[[], float] = time.perf_counter) -> Choice:
     """What the steps of every split say. Raises ResourceError where there is nothing to share out."""
-    if plan.limits.max_sequences < 2:
-        return Choice(
-            None, ("one lane: one sequence runs at a time (--max-sequences), so no decode waits for prefill",)
-        )
     return judge([measure(plan, cpus, num_decode_cpus, clock) for num_decode_cpus in splits_of(len(cpus))])
 
 

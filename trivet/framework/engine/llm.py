@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trivet.base.errors import RequestError
-from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.delta import Delta
+from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.lane_choice import AskedLanes, choose_lanes
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sampler import TokenLogprob

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.delta import Delta
+from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.graph.cost import streamed_bytes

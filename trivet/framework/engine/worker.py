@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from trivet.base.errors import OverloadedError, RequestError, TrivetError, UnavailableError
-from trivet.framework.engine.engine import Delta, Engine
+from trivet.framework.engine.delta import Delta
+from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.engine.terms import DEFAULT_TERMS, Terms

@@ -40,15 +40,9 @@ def side_by_side(plan: Plan, cpus: Sequence[int | None], num_decode_cpus: int) -
 
     Raises ResourceError where there are not two cores, or the device has no cores to share out.
     """
-    if not isinstance(plan, CpuPlan):
-        raise ResourceError(
-            "--lanes 2: only a CPU's cores are shared out between lanes, and this is no CPU", "--lanes 1"
-        )
-    if not 0 < num_decode_cpus < len(cpus):
-        raise ResourceError(
-            f"--lanes 2: {len(cpus)} threads were given, and each lane needs one of its own",
-            "--threads 2, or --lanes 1",
-        )
+    if (reason := refusal(plan, len(cpus))) is not None:
+        raise ResourceError(f"--lanes 2: {reason}", "--lanes 1")
+    assert isinstance(plan, CpuPlan) and 0 < num_decode_cpus < len(cpus), "a lane without a core"
     decode_cpus, prefill_cpus = tuple(cpus[:num_decode_cpus]), tuple(cpus[num_decode_cpus:])
     return SideBySide(
         plan.beside(Team(list(decode_cpus)), decode_limits(plan.limits)),
@@ -56,3 +50,14 @@ def side_by_side(plan: Plan, cpus: Sequence[int | None], num_decode_cpus: int) -
         decode_cpus,
         prefill_cpus,
     )
+
+
+def refusal(plan: Plan, num_cpus: int) -> str | None:
+    """Why no step of `plan` can run beside another; None where it can."""
+    if not isinstance(plan, CpuPlan):
+        return "only a CPU's cores are shared out between lanes, and this device is none"
+    if num_cpus < 2:
+        return "there is one thread, and each lane needs one of its own"
+    if plan.limits.max_sequences < 2:
+        return "one sequence runs at a time (--max-sequences), so no decode waits for prefill"
+    return None
