@@ -102,9 +102,9 @@ def _measured(
     with closing(server):
         at_once = [Arrival(0.0, each.num_prompt, each.num_answer) for each in arrivals[:_WARM_UP]]
         asyncio.run(ask_all(server.port, kind.model, at_once, [prompt[::-1] for prompt in prompts[:_WARM_UP]]))
-        before = _step_errors(server.get("/metrics")) if kind.name == "trivet" else None
+        before = _step_errors(server.get("/metrics")) if kind.model == "trivet" else None
         heard = asyncio.run(ask_all(server.port, kind.model, arrivals, prompts))
-        after = _step_errors(server.get("/metrics")) if kind.name == "trivet" else None
+        after = _step_errors(server.get("/metrics")) if kind.model == "trivet" else None
     error = None if before is None or after is None else _median_error(before, after)
     return {**_figures(heard), "step_error": error}
 

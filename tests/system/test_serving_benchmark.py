@@ -65,6 +65,7 @@ def test_the_median_error_is_that_of_the_steps_between_two_looks():
 
     assert pytest.approx(float(np.interp(10, [0, 0, 4, 16], [0, 0.01, 0.1, 0.2]))) == _median_error(before, after)
     lines = [
-        f'trivet:step_prediction_error_ratio_bucket{{le="{edge}"}} {count}' for edge, count in (("0.1", 3), ("+Inf", 4))
+        f'trivet:step_prediction_error_ratio_bucket{{lane="{lane}",le="{edge}"}} {count}'
+        for lane, edge, count in (("both", "0.1", 2), ("both", "+Inf", 3), ("decode", "0.1", 1), ("decode", "+Inf", 1))
     ]
     assert {0.1: 3, float("inf"): 4} == _step_errors("\n".join([*lines, ""]))

