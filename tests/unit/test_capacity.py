@@ -11,6 +11,7 @@ from trivet.base.units import GIB, MIB
 from trivet.cli.plan import plan
 from trivet.driver.devices.soc import soc_named, socs
 from trivet.framework.engine.capacity import Room, capacity, room_of
+from trivet.framework.graph.side_by_side import side_by_side
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import load, model_graph
 from trivet.operators.kv_layout import BLOCK_TOKENS
@@ -36,6 +37,22 @@ def test_the_budget_is_what_loading_reserves():
     assert loaded.memory.weight_bytes == found.weight_bytes
     assert loaded.memory.activation_bytes == found.activation_bytes
     assert loaded.memory.slot_tokens == found.slot_tokens
+
+
+def test_the_budget_of_two_lanes_is_what_both_reserve():
+    loaded = load("tests/fixtures/tiny/llama", max_context=256, max_sequences=3, max_step_tokens=64, kv_memory=64 * MIB)
+    lanes = side_by_side(loaded.plan, [None, None], 1)
+    found = capacity(loaded.package.graph, Room("here", GIB, None, None), 256, 3, 64, num_lanes=2)
+
+    assert loaded.memory.activation_bytes + lanes.activation_bytes == found.activation_bytes
+
+
+def test_lanes_of_a_chip_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    result = CliRunner().invoke(plan, [str(tmp_path / "config.json"), "--device", "910B3", "--lanes", "2"])
+
+    assert isinstance(result.exception, ResourceError)
+    assert "only a CPU's cores" in result.exception.message
 
 
 def test_a_7b_model_has_the_weights_and_the_cache_that_its_sizes_say():
