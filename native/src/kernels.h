@@ -56,17 +56,16 @@ struct Kernel {
 
 // What the sampler does over a whole row of logits, in groups of this many tokens.
 constexpr int64_t kSampleGroup = 64;
-constexpr int kNumSampleLevels = 3;
-constexpr float kSampleLevels[kNumSampleLevels] = {-4.0f, -8.0f, -12.0f};  // scaled logits, 0 being the likeliest
-constexpr int kNumSamplePlaces = 2048;  // a token's place: how far below the likeliest its scaled logit is, in steps of
-constexpr float kPlacesPerNat = 128.0f;  // 1/128; the last place has all below
+constexpr int kNumSamplePlaces = 512;  // a token's place: how far below the likeliest its scaled logit is, in steps of
+constexpr float kPlacesPerNat = 32.0f;  // 1/32; the last place has all below
 struct SamplePasses {
-    bool (*survey)(const float* row, int64_t size, float* largest);
+    float (*survey)(const float* row, int64_t size, float* largest);
     void (*weigh_group)(const float* group, int64_t n, float max, float sharpness, float* weights);
-    void (*weigh_row)(const float* row, int64_t size, float max, float sharpness, float* weights, float* sums,
-                      float* above);
+    double (*weigh_row)(const float* row, int64_t size, float max, float sharpness, float* weights, float* sums);
     void (*place_group)(const float* group, int64_t n, float max, float sharpness, uint16_t* places);
-    float (*sum_above)(const float* group, int64_t n, const float* weights, float logit);
+    float (*sum_from)(const float* weights, int64_t size, float least);
+    double (*split_row)(const float* row, int64_t size, const float* weights, float low, float high, float* sums,
+                        uint64_t* open);
 };
 
 struct KernelTable {

@@ -5,6 +5,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "candidates.h"
+#include "nucleus.h"
+
 namespace tv {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -28,131 +31,56 @@ double uniform(uint64_t seed, uint64_t choice, uint64_t position) {
     return static_cast<double>(counter[0] >> 11) * 0x1p-53;
 }
 
-struct Candidate {
-    int32_t token;
-    float logit;
-    float weight;
-
-    // The order in which tokens are kept: the likeliest first, of equals the lowest.
-    bool operator<(const Candidate& other) const {
-        return logit != other.logit ? logit > other.logit : token < other.token;
-    }
-};
-
-using Candidates = std::vector<Candidate>;  // ascending by token, so that sums are made in one order
-
-static double weight_of(const Candidates& candidates) {
-    double sum = 0.0;
-    for (const Candidate& each : candidates) sum += each.weight;
-    return sum;
-}
-
-// Which stay is as good as random to the processor: no branch depends on it.
-template <class Stays>
-static void keep_if(Candidates& candidates, const Stays& stays) {
-    size_t num_kept = 0;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-        const Candidate each = candidates[i];
-        candidates[num_kept] = each;
-        num_kept += stays(each);
-    }
-    candidates.resize(num_kept);
-}
-
-// Those that do not come after `last` in the order of keeping.
-static void keep_to(Candidates& candidates, const Candidate& last) {
-    keep_if(candidates, [&](const Candidate& each) {
-        return (each.logit > last.logit) | ((each.logit == last.logit) & (each.token <= last.token));
-    });
-}
-
-static void keep_top_k(Candidates& candidates, int64_t top_k, Candidates& spare) {
-    if (static_cast<int64_t>(candidates.size()) <= top_k) return;
-    spare = candidates;
-    std::nth_element(spare.begin(), spare.begin() + (top_k - 1), spare.end());
-    keep_to(candidates, spare[top_k - 1]);
-}
-
-// The last of the fewest of the likeliest whose weights, together with what is `reached` without them, reach `goal`;
-// none if all of them do not. It is found by halving the range of logits: sorting would cost more than all the rest.
-// `open` is used up.
-static std::optional<Candidate> end_of_nucleus(Candidates& open, double reached, double goal) {
-    constexpr size_t few = 64;
-    float low = kInfinity, high = -kInfinity;  // the open ones are from `low` to `high`
-    for (const Candidate& each : open) {
-        low = std::min(low, std::max(each.logit, -std::numeric_limits<float>::max()));
-        high = std::max(high, each.logit);
-    }
-    while (open.size() > few) {
-        const float middle = low / 2 + high / 2;
-        if (!(low < middle && middle < high)) break;
-        double upper = 0.0;
-        for (const Candidate& each : open) upper += each.logit > middle ? each.weight : 0.0f;
-        const bool ends_above = reached + upper >= goal;
-        if (!ends_above) reached += upper;
-        keep_if(open, [=](const Candidate& each) { return (each.logit > middle) == ends_above; });
-        (ends_above ? low : high) = middle;
-    }
-    if (!std::is_sorted(open.begin(), open.end())) std::sort(open.begin(), open.end());  // equals are in order
-    for (const Candidate& each : open) {
-        reached += each.weight;
-        if (reached >= goal) return each;
-    }
-    return std::nullopt;
-}
-
-static void keep_nucleus(Candidates& candidates, double goal, Candidates& spare) {
-    spare = candidates;
-    if (const auto last = end_of_nucleus(spare, 0.0, goal)) keep_to(candidates, *last);
-}
-
-static int32_t drawn(const Candidates& candidates, double share) {
-    // The share is at most 1 - 2⁻⁵³, so its product with the total always rounds to less than the total, and the first
-    // sum above it belongs to a token of positive weight.
-    const double target = share * weight_of(candidates);
-    double sum = 0.0;
-    for (const Candidate& each : candidates) {
-        sum += each.weight;
-        if (sum > target) return each.token;
-    }
-    return candidates.back().token;
-}
-
 struct Sampler::Desk {
     const SamplePasses& passes;
     const int64_t size;  // of the vocabulary
-    std::vector<float> largest, sums, group_spare;  // by group
+    std::vector<float> largest, unedited_largest, sums, group_spare;  // by group
+    std::vector<double> sums_up_to;                 // likewise: with those of the groups before
     std::vector<float> weights;                     // by token, of whole groups
-    std::vector<uint16_t> places;                   // likewise
-    std::vector<double> place_weights;  // by place, of all tokens there
-    std::vector<int64_t> groups;        // the first tokens of those that have any of the nucleus
-    std::vector<int32_t> uses;  // by token: 0 between rows
+    std::vector<int32_t> uses;                      // by token: 0 between rows
     std::vector<std::pair<int32_t, float>> edits;
+    std::vector<char> is_edited;  // by group
     Candidates candidates, spare;
+    Nucleus nucleus;
 
     Desk(const SamplePasses& of_target, int64_t vocab_size)
         : passes(of_target), size(vocab_size), largest(num_groups(size)), sums(num_groups(size)),
-          weights(num_groups(size) * kSampleGroup) {}
+          sums_up_to(num_groups(size)), weights(num_groups(size) * kSampleGroup), is_edited(num_groups(size)),
+          nucleus(passes) {}
 
     Choice choose(float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
         Choice choice;
+        const float max = passes.survey(row, size, largest.data());
+        if (!std::isfinite(max)) return choice;
         edit(row, asked);
-        float max = 0.0f;
-        if (surveyed(row, max)) choice.token = draw.temperature == 0 ? first_of(row, max) : sampled(row, max, asked);
-        const bool was_edited = !edits.empty();
-        // Back to front: a token that was changed twice has its first value in the end.
-        for (; !edits.empty(); edits.pop_back()) row[edits.back().first] = edits.back().second;
-        // A ban or a bias may have hidden what is no number; or made nothing finite of a row that was.
-        if (was_edited && !surveyed(row, max)) choice.token.reset();
+        const float edited_max = edits.empty() ? max : surveyed_again(row);
+        // A bias may have made a logit infinite; a ban, nothing finite of the row.
+        if (std::isfinite(edited_max)) {
+            choice.token = draw.temperature == 0 ? first_of(row, edited_max) : sampled(row, edited_max, asked);
+        }
+        if (!edits.empty()) undo_edits(row);
         if (choice.token && draw.num_logprobs) add_logprobs(row, max, *draw.num_logprobs, choice);
         return choice;
     }
 
-    bool surveyed(const float* row, float& max) {
-        if (!passes.survey(row, size, largest.data())) return false;
-        max = *std::max_element(largest.begin(), largest.end());
-        return true;
+    // As `survey`, where only some groups have changed.
+    float surveyed_again(const float* row) {
+        unedited_largest = largest;
+        bool is_number = true;
+        for (size_t group = 0; group < largest.size(); ++group) {
+            if (!is_edited[group]) continue;
+            const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
+            is_number &= !std::isnan(passes.survey(row + first, std::min(size - first, kSampleGroup), &largest[group]));
+        }
+        return is_number ? *std::max_element(largest.begin(), largest.end()) : std::nanf("");
+    }
+
+    void undo_edits(float* row) {
+        // Back to front: a token that was changed twice has its first value in the end.
+        for (; !edits.empty(); edits.pop_back()) row[edits.back().first] = edits.back().second;
+        largest.swap(unedited_largest);
+        std::fill(is_edited.begin(), is_edited.end(), 0);
     }
 
     int32_t first_of(const float* row, float value) const {
@@ -162,6 +90,7 @@ struct Sampler::Desk {
 
     void change(float* row, int32_t token, double value) {
         edits.emplace_back(token, row[token]);
+        is_edited[token / kSampleGroup] = 1;
         row[token] = static_cast<float>(value);
     }
 
@@ -201,9 +130,10 @@ struct Sampler::Desk {
     int32_t sampled(const float* row, float max, const Row& asked) {
         const Draw& draw = *asked.draw;
         const double share = uniform(draw.seed, draw.choice, static_cast<uint64_t>(asked.num_tokens));
-        // A temperature near 0 sends all but the likeliest to weight 0; the likeliest must not become 0 · infinity.
+        // A temperature near 0 sends all but the likeliest to weight 0; the likeliest must not become 0 · infinity, in
+        // powers of two neither.
         const float sharpness =
-            static_cast<float>(std::min<double>(1 / draw.temperature, std::numeric_limits<float>::max()));
+            static_cast<float>(std::min<double>(1 / draw.temperature, std::numeric_limits<float>::max() / 2));
         const bool has_top_k = draw.top_k < size;
         if (!has_top_k && draw.top_p == 1 && draw.min_p == 0) return from_all(row, max, sharpness, share);
         const float lowest = draw.min_p > 0 ? static_cast<float>(std::log(draw.min_p)) : -kInfinity;
@@ -212,7 +142,9 @@ struct Sampler::Desk {
             keep_top_k(candidates, draw.top_k, spare);
             if (draw.top_p < 1) keep_nucleus(candidates, draw.top_p * weight_of(candidates), spare);
         } else if (draw.top_p < 1) {
-            const std::optional<Candidate> last = nucleus(row, max, sharpness, draw.top_p);
+            const double total = passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data());
+            const WeighedRow weighed = {row, size, max, sharpness, largest, weights};
+            const auto last = nucleus.find(weighed, draw.top_p * total, total, sums);
             if (last && (last->logit - max) * sharpness >= lowest) return from_nucleus(row, *last, share);
             if (draw.min_p == 0) return from_all(row, max, sharpness, share);
             gather(row, max, sharpness, lowest);
@@ -227,10 +159,21 @@ struct Sampler::Desk {
 
     // First the group in which the sum of weights passes the target, then the token in it.
     int32_t from_all(const float* row, float max, float sharpness, double share) {
-        float above[kNumSampleLevels];
-        passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data(), above);
+        passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data());
         const Passed found = passed_group(share);
         return static_cast<int32_t>(found.first + passed(&weights[found.first], found.sum, found.target));
+    }
+
+    // As `from_all`, of the tokens that do not come after `last`: `sums` are of their weights, `weights` of all.
+    int32_t from_nucleus(const float* row, const Candidate& last, double share) {
+        const Passed found = passed_group(share);
+        float own[kSampleGroup];
+        for (int64_t i = 0; i < kSampleGroup; ++i) {
+            const int64_t token = found.first + i;
+            const Candidate each = {static_cast<int32_t>(token), token < size ? row[token] : -kInfinity, 0.0f};
+            own[i] = last < each ? 0.0f : weights[token];
+        }
+        return static_cast<int32_t>(found.first + passed(own, found.sum, found.target));
     }
 
     // Where the sum of the groups' sums passes `target`, that share of them all: a group's first token, and the sum of
@@ -239,14 +182,12 @@ struct Sampler::Desk {
         int64_t first;
         double sum, target;
     };
-    Passed passed_group(double share) const {
-        double total = 0.0;
-        for (const float each : sums) total += each;
-        const double target = share * total;
+    Passed passed_group(double share) {
         double sum = 0.0;
-        int64_t group = 0;
-        while (sum + sums[group] <= target) sum += sums[group++];
-        return {group * kSampleGroup, sum, target};
+        for (size_t group = 0; group < sums.size(); ++group) sums_up_to[group] = sum += sums[group];
+        const double target = share * sum;
+        const int64_t group = std::upper_bound(sums_up_to.begin(), sums_up_to.end(), target) - sums_up_to.begin();
+        return {group * kSampleGroup, group == 0 ? 0.0 : sums_up_to[group - 1], target};
     }
 
     // Of weights one after the other, the place of the first whose sum with `sum` passes the target; or else of the last
@@ -261,57 +202,6 @@ struct Sampler::Desk {
         return last;
     }
 
-    // The last token of the nucleus of a whole row; none where that is all of the row. A flat row has most of the
-    // vocabulary in it, so nothing is gathered but those of one place. Leaves groups, weights and places behind.
-    std::optional<Candidate> nucleus(const float* row, float max, float sharpness, double top_p) {
-        double total = 0.0;
-        const float level = nucleus_level(row, max, sharpness, top_p, total);
-        const double goal = top_p * total;
-        places.resize(weights.size());
-        place_weights.assign(kNumSamplePlaces, 0.0);
-        groups.clear();
-        for (size_t group = 0; group < largest.size(); ++group) {
-            if ((largest[group] - max) * sharpness < level) continue;
-            const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
-            groups.push_back(first);
-            passes.place_group(row + first, size - first, max, sharpness, &places[first]);
-            for (int64_t i = first; i < first + kSampleGroup; ++i) place_weights[places[i]] += weights[i];
-        }
-        double reached = 0.0;
-        uint16_t place = 0;
-        while (place < kNumSamplePlaces && reached + place_weights[place] < goal) reached += place_weights[place++];
-        candidates.clear();
-        for (const int64_t first : groups) {
-            uint16_t num_there = 0;  // of the places' own width: many are compared at once
-            for (int64_t i = first; i < first + kSampleGroup; ++i) num_there += places[i] == place;
-            if (num_there == 0) continue;
-            for (int64_t i = first; i < std::min(first + kSampleGroup, size); ++i) {
-                if (places[i] == place) candidates.push_back({static_cast<int32_t>(i), row[i], weights[i]});
-            }
-        }
-        spare = candidates;
-        return end_of_nucleus(spare, reached, goal);
-    }
-
-    // As `from_all`, of the tokens that do not come after `last`, out of what `nucleus` left.
-    int32_t from_nucleus(const float* row, const Candidate& last, double share) {
-        std::fill(sums.begin(), sums.end(), 0.0f);
-        for (const int64_t first : groups) {
-            sums[first / kSampleGroup] = passes.sum_above(row + first, size - first, &weights[first], last.logit);
-        }
-        for (const Candidate& each : candidates) {  // whoever is as likely as the last is at its place
-            if (each.logit == last.logit && each.token <= last.token) sums[each.token / kSampleGroup] += each.weight;
-        }
-        const Passed found = passed_group(share);
-        float own[kSampleGroup];
-        for (int64_t i = 0; i < kSampleGroup; ++i) {
-            const int64_t token = found.first + i;
-            const Candidate each = {static_cast<int32_t>(token), token < size ? row[token] : -kInfinity, 0.0f};
-            own[i] = last < each ? 0.0f : weights[token];
-        }
-        return static_cast<int32_t>(found.first + passed(own, found.sum, found.target));
-    }
-
     // A logit that at least `rank` tokens reach: the largest of the group that comes so many-th by its largest.
     float group_of_rank(int64_t rank) {
         if (rank > static_cast<int64_t>(largest.size())) return -kInfinity;
@@ -319,18 +209,6 @@ struct Sampler::Desk {
         const auto place = group_spare.begin() + (rank - 1);
         std::nth_element(group_spare.begin(), place, group_spare.end(), std::greater<float>());
         return *place;
-    }
-
-    // A scaled logit above which all of the nucleus lies; `total` becomes the weight of the whole row.
-    float nucleus_level(const float* row, float max, float sharpness, double top_p, double& total) {
-        float above[kNumSampleLevels];
-        passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data(), above);
-        for (const float each : sums) total += each;
-        constexpr double margin = 1 + 1e-4;  // these sums are in single precision
-        for (int level = 0; level < kNumSampleLevels; ++level) {
-            if (above[level] >= top_p * total * margin) return kSampleLevels[level];
-        }
-        return -kInfinity;
     }
 
     // The tokens whose scaled logits reach `lowest`.
@@ -353,11 +231,7 @@ struct Sampler::Desk {
 
     // Under the model's own distribution: the row as it was given.
     void add_logprobs(const float* row, float max, int64_t num_likeliest, Choice& choice) {
-        float above[kNumSampleLevels];
-        passes.weigh_row(row, size, max, 1.0f, weights.data(), sums.data(), above);
-        double total = 0.0;
-        for (const float each : sums) total += each;
-        const double log_total = std::log(total);
+        const double log_total = std::log(passes.weigh_row(row, size, max, 1.0f, weights.data(), sums.data()));
         const auto logprob = [&](int32_t token) { return static_cast<double>(row[token]) - max - log_total; };
         choice.logprob = logprob(*choice.token);
         if (num_likeliest == 0) return;

@@ -125,6 +125,20 @@ TV_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
+// Bit i: is lane i at least `least`?
+TV_INLINE uint32_t lanes_from(Vec v, float least) {
+#if defined(TV_TARGET_AVX512)
+    return _mm512_cmp_ps_mask(v, broadcast(least), _CMP_GE_OQ);
+#elif defined(TV_TARGET_AVX2)
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(v, broadcast(least), _CMP_GE_OQ)));
+#elif defined(TV_TARGET_NEON)
+    const uint32x4_t bits = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(vcgeq_f32(v, broadcast(least)), bits));
+#else
+    return v >= least;
+#endif
+}
+
 // Integers of 8 bits as floats: exact.
 TV_INLINE Vec load_integers(const int8_t* p) {
 #if defined(TV_TARGET_AVX512)

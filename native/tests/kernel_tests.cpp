@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
     test_rows(setting);
     test_attention(setting);
     test_experts(setting);
+    test_nucleus(setting);
     test_gate(setting);
     test_reading(setting);
     test_team(setting);

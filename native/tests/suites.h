@@ -15,6 +15,7 @@ void test_rows(const Setting& setting);       // kernels whose rows are independ
 void test_attention(const Setting& setting);  // kernels that read or write the KV cache
 void test_experts(const Setting& setting);     // choices of a row, rows ordered by expert
 void test_gate(const Setting& setting);      // steps that wait for pieces
+void test_nucleus(const Setting& setting);  // where the nucleus of a row of logits ends
 void test_reading(const Setting& setting);  // files into memory
 void test_team(const Setting& setting);
 
