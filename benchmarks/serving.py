@@ -37,7 +37,7 @@ from trivet.serve.bench.client import Heard, ask_all
 from trivet.serve.bench.peers.engines import Place
 from trivet.serve.bench.peers.rows import append
 from trivet.serve.bench.peers.servers import MAX_CONTEXT, MAX_SEQUENCES, SERVERS, ServerKind, running
-from trivet.serve.bench.peers.weights import prepare
+from trivet.serve.bench.peers.weights import weights_of
 from trivet.serve.bench.run import default_model
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.traffic import prompts_of, traffic
@@ -66,15 +66,18 @@ def serving(
     settings, facts = read_settings(), read_placement_facts()
     source = model or default_model(settings.cache_dir)
     home = settings.cache_dir.absolute() / "peers"
-    place = Place(
-        home / f"{source.stem}-weights", home, threads, llama_cpp, None, lambda line: click.echo(line, err=True)
-    )
+    place = Place(weights_of(source, home, _tell), home, threads, llama_cpp, None, _tell)
     circumstances = stamp(None, facts, open_device("cpu", facts, threads), settings.cpu_target or targets()[0])
-    prepare(source, place.weights, place.tell)
-    vocab_size = open_checkpoint(place.weights / "bf16.gguf").config["vocab_size"]
+    vocab_size = open_checkpoint(place.form("bf16.gguf")).config["vocab_size"]
     arrivals = traffic(requests, per_second, long_share, seed)
     prompts = prompts_of(arrivals, vocab_size, seed)
-    asked = {"model": source.stem, "requests": requests, "per_s": per_second, "long_share": long_share, "seed": seed}
+    asked = {
+        "model": place.weights.name,
+        "requests": requests,
+        "per_s": per_second,
+        "long_share": long_share,
+        "seed": seed,
+    }
     rows = []
     for kind in (each for each in SERVERS if not names or each.name.startswith(names)):
         try:
@@ -151,7 +154,7 @@ def _median_error(before: dict[float, float], after: dict[float, float]) -> floa
 
 def _replayed(place: Place, arrivals: list[Arrival]) -> dict[str, Any]:
     """What the scheduler would do with these requests on a clock that a model of this machine moves."""
-    loaded = load(place.weights / "bf16.gguf", threads=place.threads, max_context=MAX_CONTEXT,
+    loaded = load(place.form("bf16.gguf"), threads=place.threads, max_context=MAX_CONTEXT,
                   max_sequences=MAX_SEQUENCES, max_step_tokens=_STEP_TOKENS, settings=read_settings())  # fmt: skip
     plan = loaded.plan
     costs = calibrated(plan)
@@ -165,6 +168,10 @@ def _replayed(place: Place, arrivals: list[Arrival]) -> dict[str, Any]:
         "pieces_per_s": served.tokens_per_s,
         "step_error": None,
     }
+
+
+def _tell(words: str) -> None:
+    click.echo(words, err=True)
 
 
 def _line(row: dict[str, Any]) -> str:

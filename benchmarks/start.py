@@ -41,7 +41,7 @@ from trivet.framework.model.loader import open_model
 from trivet.serve.bench.load import cached_share, drop_from_page_cache, read_through
 from trivet.serve.bench.peers.environments import TRANSFORMERS, clean_environment, python_of
 from trivet.serve.bench.peers.free_port import free_port
-from trivet.serve.bench.peers.weights import prepare, random_llama
+from trivet.serve.bench.peers.weights import random_weights, weights_of
 from trivet.serve.bench.rows import append_rows, check_csv
 from trivet.serve.bench.stamp import Stamp, stamp
 
@@ -206,27 +206,24 @@ def start(
     device = open_device("cpu", facts, threads)
     peers, threads = settings.cache_dir / "peers", len(device.cpus)
     source = model or fetch_demo_model(settings.cache_dir)
-    if billion:
-        random_llama(source, peers / "random-1b.gguf", _tell)
-        source = peers / "random-1b.gguf"
-    place = peers / f"{source.stem}-weights"
-    prepare(source, place, _tell)
+    published = (random_weights if billion else weights_of)(source, peers, _tell)
+    checkpoint = published.form("hf", _tell)
     # Not kept: what this process maps the page cache does not drop.
-    package = open_model(place / "hf", verify=False, settings=settings)
+    package = open_model(checkpoint, verify=False, settings=settings)
     slots = lay_out(stream_bytes(package.graph))
     known = {"weight_bytes": package.weight_bytes, "kv_bytes": slots.pool_bytes(_BATCH * slots.slots_for(128 + _NEW))}
-    circumstances = {**asdict(stamp(package, facts, device, settings.cpu_target or "best")), "model": source.stem}
+    circumstances = {**asdict(stamp(package, facts, device, settings.cpu_target or "best")), "model": published.name}
     folder = package.path
     del package
     ways = [trivet(folder, threads)]
     if llama_cpp is not None:
-        ways.append(llama_server(llama_cpp, place / "bf16.gguf", threads))
+        ways.append(llama_server(llama_cpp, published.form("bf16.gguf", _tell), threads))
     if with_transformers:
-        ways.append(transformers(python_of(TRANSFORMERS, peers, _tell), place / "hf", threads))
+        ways.append(transformers(python_of(TRANSFORMERS, peers, _tell), checkpoint, threads))
     for files, runs in measure(ways, rounds).items():
         rows = [{**circumstances, **known, **row, "files": files} for row in judge(runs)]
         append_rows(RESULTS, rows, _COLUMNS)
-        click.echo(f"{source.stem}, files {files}")
+        click.echo(f"{published.name}, files {files}")
         for row in rows:
             click.echo(_line(row))
 

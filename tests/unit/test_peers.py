@@ -26,7 +26,8 @@ from trivet.serve.bench.peers.engines import Peer, Place
 from trivet.serve.bench.peers.picture import picture
 from trivet.serve.bench.peers.questions import CHECK_TOKENS, Question
 from trivet.serve.bench.peers.rows import append
-from trivet.serve.bench.peers.weights import FORMATS, prepare
+from trivet.serve.bench.peers.weights import Form, Weights, weights_of
+from trivet.serve.bench.peers.workers import worker
 from trivet.serve.bench.stamp import stamp
 
 QUESTION = Question("decode", prompt=4, batch=2, new=3)
@@ -61,7 +62,7 @@ def engine(seconds: float, tokens: str = "list(range(question['new']))") -> str:
 def measured(monkeypatch: pytest.MonkeyPatch, theirs: str, told: list[str]) -> list[Ratio]:
     monkeypatch.setattr(comparing, "ours", lambda bits, place: child("trivet", engine(0.5)))
     peers = [Peer("stand-in", 16, lambda name, place: child(name, theirs)), Peer("absent", 8, lambda name, place: None)]
-    place = Place(Path(), Path(), 1, None, None, told.append)
+    place = Place(Weights("none", Path()), Path(), 1, None, None, told.append)
     return compare(peers, place, vocab_size=1000, pairs=3, questions=[QUESTION], tell=told.append)
 
 
@@ -152,13 +153,14 @@ def small_llama(path: Path) -> Path:
     return path
 
 
+FORMS: tuple[Form, ...] = ("hf", "f16.gguf", "q8_0.gguf")
+
+
 def test_every_form_of_the_weights_holds_the_same_numbers_and_tokenizer(tmp_path: Path) -> None:
-    source = small_llama(tmp_path / "small.gguf")
-    forms = tmp_path / "forms"
-    prepare(source, forms, lambda words: None)
-    wanted = open_checkpoint(forms / "bf16.gguf")
-    for form, worst in (("hf", 0.0), ("f16.gguf", 1e-6), ("q8_0.gguf", 0.02)):
-        found = open_checkpoint(forms / form)
+    weights = weights_of(small_llama(tmp_path / "small.gguf"), tmp_path, ignore)
+    wanted = open_checkpoint(weights.form("bf16.gguf", ignore))
+    for form, worst in zip(FORMS, (0.0, 1e-6, 0.02), strict=True):
+        found = open_checkpoint(weights.form(form, ignore))
         assert wanted.tokenizer.tokenizer == found.tokenizer.tokenizer
         assert wanted.config["rope_theta"] == found.config["rope_theta"]
         assert set(wanted.tensors) == set(found.tensors)
@@ -166,20 +168,57 @@ def test_every_form_of_the_weights_holds_the_same_numbers_and_tokenizer(tmp_path
             assert values(wanted, name) == pytest.approx(values(found, name), rel=0, abs=worst)
 
 
+def ignore(words: str) -> None:
+    """What is told of progress."""
+
+
 def values(checkpoint: Checkpoint, name: str) -> np.ndarray:
     rows, dtype = checkpoint.read_rows(name, 0, checkpoint.tensors[name].shape[0])
     return cast(rows, dtype, "float32")
 
 
-def test_an_interrupted_form_is_written_again(tmp_path: Path) -> None:
-    source = small_llama(tmp_path / "small.gguf")
-    forms = tmp_path / "forms"
-    (forms / "hf.unfinished").mkdir(parents=True)
-    prepare(source, forms, lambda words: None)
+def test_a_form_is_written_once_when_it_is_asked_for_and_again_where_it_was_interrupted(tmp_path: Path) -> None:
+    source, told = small_llama(tmp_path / "small.gguf"), list[str]()
+    weights = weights_of(source, tmp_path, told.append)
+    (weights.folder / "hf.unfinished").mkdir()
+    weights.form("hf", told.append)
+    weights_of(source, tmp_path, told.append).form("hf", told.append)
 
-    assert {*FORMATS, "hf"} == {each.name for each in forms.iterdir()}
+    assert {"bf16.gguf", "hf"} == {each.name for each in weights.folder.iterdir()}
+    assert [f"writing {weights.folder / name}" for name in ("bf16.gguf", "hf")] == told
 
 
 def test_weights_without_a_tokenizer_for_all_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TrivetError, match="a GGUF file was wanted"):
-        prepare(FIXTURES / "llama", tmp_path, lambda words: None)
+        weights_of(FIXTURES / "llama", tmp_path, ignore)
+
+
+def test_a_worker_times_decoding_without_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def answer(prompts: list[list[int]], new: int) -> list[list[int]]:
+        nonlocal now_s
+        now_s += 100 * len(prompts) + new
+        return [list(range(new)) for _ in prompts]
+
+    monkeypatch.setattr(worker.time, "perf_counter", lambda: now_s)
+    asked = {"prompts": [[5], [6]], "new": 3}
+
+    assert {"seconds": 3} == worker.reply(answer, {"kind": "decode", **asked})
+    assert {"seconds": 201} == worker.reply(answer, {"kind": "prefill", "prompts": [[5], [6]]})
+    assert {"tokens": [0, 1, 2]} == worker.reply(answer, {"kind": "greedy", **asked})
+
+
+def test_a_worker_runs_the_engine_that_it_is_told_without_this_project(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(
+        textwrap.dedent("""
+        import sys
+        assert not any(name.startswith("trivet") for name in sys.modules)
+        def start(word):
+            return word, lambda prompts, new: [prompt * new for prompt in prompts]
+    """)
+    )
+    command = [sys.executable, worker.__file__, "echo", "of one word"]
+    with Child("worker", command, {"PYTHONPATH": str(tmp_path)}) as echo:
+        assert {"ready": True, "version": "of one word"} == echo.about
+        assert {"tokens": [7, 7]} == echo.ask({"kind": "greedy", "prompts": [[7]], "new": 2})

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-_NAME_OF_RANDOM = "llama-1.1b-random"
-
 
 @click.command()
 @click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -43,17 +41,13 @@ def bench_compare(
     from trivet.serve.bench.peers.picture import picture
     from trivet.serve.bench.peers.questions import QUESTIONS
     from trivet.serve.bench.peers.rows import append
-    from trivet.serve.bench.peers.weights import prepare, random_llama
+    from trivet.serve.bench.peers.weights import random_weights, weights_of
     from trivet.serve.bench.run import default_model
     from trivet.serve.bench.stamp import stamp
 
     settings = read_settings()
     source = model or default_model(settings.cache_dir)
     home = settings.cache_dir.absolute() / "peers"
-    if random_1b:
-        home.mkdir(parents=True, exist_ok=True)
-        random_llama(source, home / f"{_NAME_OF_RANDOM}.gguf", _tell)
-        source = home / f"{_NAME_OF_RANDOM}.gguf"
     peers = [each for each in PEERS if not names or each.name.startswith(names)]
     questions = [each for each in QUESTIONS if not asked or each.name.startswith(asked)]
     if not peers or not questions:
@@ -62,17 +56,16 @@ def bench_compare(
             f"the peers: {', '.join(each.name for each in PEERS)}; "
             f"the questions: {', '.join(each.name for each in QUESTIONS)}",
         )
-    place = Place(home / f"{source.stem}-weights", home, threads, llama_cpp, ik_llama_cpp, _tell)
+    weights = (random_weights if random_1b else weights_of)(source, home, _tell)
+    place = Place(weights, home, threads, llama_cpp, ik_llama_cpp, _tell)
     facts = read_placement_facts()
     circumstances = stamp(None, facts, open_device("cpu", facts, threads), settings.cpu_target or "best")
-    prepare(source, place.weights, _tell)
-    vocab_size = open_checkpoint(place.weights / "bf16.gguf").config["vocab_size"]
-    ratios = compare(peers, place, vocab_size=vocab_size, pairs=pairs, questions=questions,
-                     is_sensible=not random_1b, tell=click.echo)  # fmt: skip
+    vocab_size = open_checkpoint(place.form("bf16.gguf")).config["vocab_size"]
+    ratios = compare(peers, place, vocab_size=vocab_size, pairs=pairs, questions=questions, tell=click.echo)
     if csv_file is not None:
-        append(csv_file, [{"model": source.stem, **asdict(each)} for each in ratios], circumstances)
+        append(csv_file, [{"model": weights.name, **asdict(each)} for each in ratios], circumstances)
     if plot is not None and ratios:
-        plot.write_text(picture(f"{source.stem}: speed beside other engines, {threads} threads", ratios))
+        plot.write_text(picture(f"{weights.name}: speed beside other engines, {threads} threads", ratios))
 
 
 def _tell(words: str) -> None:

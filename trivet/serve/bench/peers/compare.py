@@ -47,13 +47,9 @@ def compare(
     vocab_size: int,
     pairs: int,
     questions: Sequence[Question] = QUESTIONS,
-    is_sensible: bool = True,
     tell: Callable[[str], None],
 ) -> list[Ratio]:
-    """Each peer beside this engine. One that cannot be started or asked is told and left out, never guessed.
-
-    `is_sensible` says that the weights were trained: random ones have no clear answer to agree on.
-    """
+    """Each peer beside this engine. One that cannot be started or asked is told and left out, never guessed."""
     ratios: list[Ratio] = []
     for peer in peers:
         try:
@@ -62,7 +58,7 @@ def compare(
                 tell(f"{peer.name}: left out, its programs were not named")
                 continue
             with closing(theirs), closing(ours(peer.bits, place)) as own:
-                agreed = _agreement(own, theirs, vocab_size) if is_sensible else "not asked: weights are random"
+                agreed = _agreement(own, theirs, vocab_size)
                 tell(f"{peer.name} ({theirs.about['version']}): {agreed}")
                 for question in questions:
                     ratios.append(_in_turn(own, theirs, peer, question, vocab_size, pairs, agreed))

@@ -16,10 +16,12 @@ from trivet.serve.bench.peers.environments import (
     clean_environment,
     python_of,
     run,
+    vllm_variables,
 )
 from trivet.serve.bench.peers.llama_cpp import LlamaCpp
+from trivet.serve.bench.peers.weights import Form, Weights
 
-_WORKERS = Path(__file__).parent / "workers"
+_WORKER = Path(__file__).parent / "workers" / "worker.py"
 
 Bits = Literal[16, 8]  # of a weight
 
@@ -39,12 +41,15 @@ class Engine(Protocol):
 class Place:
     """Where things lie: the weights in every form, and what the peers run in."""
 
-    weights: Path
+    weights: Weights
     environments: Path
     threads: int
     llama_cpp: Path | None  # the folder of its programs
     ik_llama_cpp: Path | None
     tell: Callable[[str], None]
+
+    def form(self, name: Form) -> Path:
+        return self.weights.form(name, self.tell)
 
 
 @dataclass(frozen=True)
@@ -56,20 +61,20 @@ class Peer:
     start: Callable[[str, Place], Engine | None]  # None: nobody said where its programs are
 
 
-def _llama_cpp(file: str) -> Callable[[str, Place], Engine | None]:
+def _llama_cpp(file: Form) -> Callable[[str, Place], Engine | None]:
     def start(name: str, place: Place) -> Engine | None:
         if place.llama_cpp is None:
             return None
-        return LlamaCpp(name, place.llama_cpp, place.weights / file, place.threads)
+        return LlamaCpp(name, place.llama_cpp, place.form(file), place.threads)
 
     return start
 
 
-def _ik_llama_cpp(file: str) -> Callable[[str, Place], Engine | None]:
+def _ik_llama_cpp(file: Form) -> Callable[[str, Place], Engine | None]:
     def start(name: str, place: Place) -> Engine | None:
         if place.ik_llama_cpp is None:
             return None
-        return LlamaCpp(name, place.ik_llama_cpp, place.weights / file, place.threads, ("-rtr", "1"))
+        return LlamaCpp(name, place.ik_llama_cpp, place.form(file), place.threads, ("-rtr", "1"))
 
     return start
 
@@ -77,7 +82,7 @@ def _ik_llama_cpp(file: str) -> Callable[[str, Place], Engine | None]:
 def _transformers(dtype: str) -> Callable[[str, Place], Engine | None]:
     def start(name: str, place: Place) -> Engine | None:
         python = python_of(TRANSFORMERS, place.environments, place.tell)
-        words = ["of_transformers.py", str(place.weights / "hf"), dtype, str(place.threads)]
+        words = ["of_transformers", str(place.form("hf")), dtype, str(place.threads)]
         return _worker(name, python, words, {})
 
     return start
@@ -86,15 +91,15 @@ def _transformers(dtype: str) -> Callable[[str, Place], Engine | None]:
 def _openvino(weight_format: str) -> Callable[[str, Place], Engine | None]:
     def start(name: str, place: Place) -> Engine | None:
         python = python_of(OPENVINO, place.environments, place.tell)
-        exported = place.weights / f"openvino-{weight_format}"
+        exported = place.weights.folder / f"openvino-{weight_format}"
         if not exported.exists():
             place.tell(f"exporting {exported}")
             unfinished = exported.with_name(f"{exported.name}.unfinished")
-            command = [str(python.with_name("optimum-cli")), "export", "openvino", "--model", str(place.weights / "hf")]
+            command = [str(python.with_name("optimum-cli")), "export", "openvino", "--model", str(place.form("hf"))]
             run([*command, "--task", "text-generation-with-past", "--weight-format", weight_format, str(unfinished)],
                 name)  # fmt: skip
             unfinished.rename(exported)
-        return _worker(name, python, ["of_openvino.py", str(exported), "f32", str(place.threads)], {})
+        return _worker(name, python, ["of_openvino", str(exported), "f32", str(place.threads)], {})
 
     return start
 
@@ -102,15 +107,13 @@ def _openvino(weight_format: str) -> Callable[[str, Place], Engine | None]:
 def _vllm(dtype: str) -> Callable[[str, Place], Engine | None]:
     def start(name: str, place: Place) -> Engine | None:
         python = python_of(VLLM, place.environments, place.tell)
-        cores = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{place.threads - 1}", "VLLM_CPU_KVCACHE_SPACE": "2"}
-        return _worker(name, python, ["of_vllm.py", str(place.weights / "hf"), dtype], cores)
+        return _worker(name, python, ["of_vllm", str(place.form("hf")), dtype], vllm_variables(place.threads))
 
     return start
 
 
 def _worker(name: str, python: Path, words: list[str], extra: Mapping[str, str]) -> Engine:
-    script, *others = words
-    return Child(name, [str(python), str(_WORKERS / script), *others], clean_environment(extra))
+    return Child(name, [str(python), str(_WORKER), *words], clean_environment(extra))
 
 
 PEERS: tuple[Peer, ...] = (
@@ -132,6 +135,6 @@ PEERS: tuple[Peer, ...] = (
 def ours(bits: Bits, place: Place) -> Child:
     """This engine, from the same bfloat16 numbers as the peers."""
     options = ["weights=int8"] if bits == 8 else []
-    command = [sys.executable, "-m", "trivet.serve.bench.peers.ours", str(place.weights / "bf16.gguf"),
+    command = [sys.executable, "-m", "trivet.serve.bench.peers.ours", str(place.form("bf16.gguf")),
                str(place.threads), *options]  # fmt: skip
     return Child("trivet", command, clean_environment({}))

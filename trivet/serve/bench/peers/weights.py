@@ -1,6 +1,7 @@
 """One model as every engine reads it: GGUF files in 16 and 8 bits and a Hugging Face folder, of the same numbers.
 
-It starts from a GGUF file, since that holds the tokenizer too. What is written once is found again.
+It starts from a GGUF file, since that holds the tokenizer too. A form is written when it is first asked for, and found
+again.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gguf
 import numpy as np
@@ -23,41 +24,57 @@ from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.checkpoints.safetensors_header import format_header
 from trivet.framework.model.tokenizer_files import write_tokenizer_files
 
-FORMATS = {
-    "bf16.gguf": gguf.GGMLQuantizationType.BF16,
-    "f16.gguf": gguf.GGMLQuantizationType.F16,
-    "q8_0.gguf": gguf.GGMLQuantizationType.Q8_0,
+_TYPES = {
+    "bf16.gguf": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
+    "f16.gguf": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
+    "q8_0.gguf": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
-_FILE_TYPES = {
-    "bf16.gguf": gguf.LlamaFileType.MOSTLY_BF16,
-    "f16.gguf": gguf.LlamaFileType.MOSTLY_F16,
-    "q8_0.gguf": gguf.LlamaFileType.MOSTLY_Q8_0,
-}
+_ORIGIN = "bf16.gguf"  # every other form is made of this one
+
+Form = Literal["bf16.gguf", "f16.gguf", "q8_0.gguf", "hf"]
 
 # A Llama of 1.1 billion parameters: the shape of TinyLlama 1.1B, which many small models share.
 _SHAPE_1B = {"block_count": 22, "embedding_length": 2048, "feed_forward_length": 5632, "attention.head_count": 32,
              "attention.head_count_kv": 4, "rope.dimension_count": 64, "context_length": 4096}  # fmt: skip
+_NAME_OF_RANDOM = "llama-1.1b-random"
 _DEVIATION = 0.02  # of random weights, as models are initialised
 
 
-def prepare(source: Path, folder: Path, tell: Callable[[str], None]) -> None:
-    """Write the model of `source`, a GGUF file, into `folder` in every form.
+@dataclass(frozen=True)
+class Weights:
+    """Every number is rounded to bfloat16 first, so that all forms but the 8-bit ones hold the same values."""
 
-    Every number is rounded to bfloat16 first, so that all forms but the 8-bit ones hold the same values. Raises
-    TrivetError where the source is no GGUF file.
-    """
+    name: str
+    folder: Path
+
+    def form(self, name: Form, tell: Callable[[str], None]) -> Path:
+        """The file or folder, written now if it never was: the forms of a large model take many gigabytes."""
+        path = self.folder / name
+        if name == "hf":
+            _once(path, lambda made: _write_folder(open_checkpoint(self.folder / _ORIGIN), made), tell)
+        else:
+            _once(path, lambda made: _write_gguf(self.folder / _ORIGIN, name, made), tell)
+        return path
+
+
+def weights_of(source: Path, home: Path, tell: Callable[[str], None]) -> Weights:
+    """The model of `source`, under `home`. Raises TrivetError where the source is no GGUF file."""
     if source.suffix != ".gguf":
         raise TrivetError(f"{source}: a GGUF file was wanted, the form that holds a tokenizer for every engine",
                           "name a .gguf file, such as the demo's")  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in FORMATS:
-        _once(folder / name, partial(_write_gguf, source, name), tell)
-    _once(folder / "hf", lambda path: _write_folder(open_checkpoint(folder / "bf16.gguf"), path), tell)
+    return _written(source.stem, home, lambda made: _write_gguf(source, _ORIGIN, made), tell)
 
 
-def random_llama(source: Path, path: Path, tell: Callable[[str], None]) -> None:
-    """A Llama of 1.1 billion random parameters in bfloat16, with the tokenizer of `source`."""
-    _once(path, lambda made: _write_random(source, made), tell)
+def random_weights(source: Path, home: Path, tell: Callable[[str], None]) -> Weights:
+    """A Llama of 1.1 billion random parameters, with the tokenizer of `source`, under `home`."""
+    return _written(_NAME_OF_RANDOM, home, lambda made: _write_random(source, made), tell)
+
+
+def _written(name: str, home: Path, write: Callable[[Path], None], tell: Callable[[str], None]) -> Weights:
+    weights = Weights(name, home / f"{name}-weights")
+    weights.folder.mkdir(parents=True, exist_ok=True)
+    _once(weights.folder / _ORIGIN, write, tell)
+    return weights
 
 
 def _once(path: Path, write: Callable[[Path], None], tell: Callable[[str], None]) -> None:
@@ -74,10 +91,11 @@ def _once(path: Path, write: Callable[[Path], None], tell: Callable[[str], None]
 
 def _write_gguf(source: Path, name: str, path: Path) -> None:
     reader = gguf.GGUFReader(source)
-    writer = _writer(reader, path, {"general.file_type": int(_FILE_TYPES[name])})
+    matrices, file_type = _TYPES[name]
+    writer = _writer(reader, path, {"general.file_type": int(file_type)})
     for tensor in reader.tensors:
         # Norms, vectors, stay as they are: every engine keeps them in float32.
-        wanted = FORMATS[name] if len(tensor.shape) > 1 else gguf.GGMLQuantizationType.F32
+        wanted = matrices if len(tensor.shape) > 1 else gguf.GGMLQuantizationType.F32
         values = _to_bfloat16(gguf.dequantize(tensor.data, tensor.tensor_type))
         _add(writer, tensor.name, values, wanted)
     _finish(writer)
@@ -86,7 +104,7 @@ def _write_gguf(source: Path, name: str, path: Path) -> None:
 def _write_random(source: Path, path: Path) -> None:
     reader = gguf.GGUFReader(source)
     changed = {f"llama.{key}": value for key, value in _SHAPE_1B.items()}
-    writer = _writer(reader, path, {**changed, "general.file_type": int(_FILE_TYPES["bf16.gguf"])})
+    writer = _writer(reader, path, {**changed, "general.file_type": int(_TYPES[_ORIGIN][1])})
     rng = np.random.default_rng(0)
     hidden, inner = _SHAPE_1B["embedding_length"], _SHAPE_1B["feed_forward_length"]
     vocabulary = len(reader.fields["tokenizer.ggml.tokens"].contents())
