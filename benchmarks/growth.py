@@ -1,9 +1,10 @@
 """How does a step grow: with the context of one sequence, and with the number of sequences?
 
-    python benchmarks/growth.py [--max-context 32768] [--max-batch 64]
+    python benchmarks/growth.py [--max-context 32768] [--max-batch 64] [--kv-dtype int8]
 
 A model of SmolLM2-135M's shape with random weights and room for longer contexts: what a weight is does not change the
-time it takes. Rows go to results/growth.csv, and the curves of this run to results/growth.svg.
+time it takes. Rows go to results/growth.csv, and the curves of this run to results/growth.svg, or growth-int8.svg of
+such a KV cache.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import asdict
 from itertools import accumulate, takewhile
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import click
 import numpy as np
@@ -53,14 +54,18 @@ _STEPS = 8
 @click.option("--max-context", type=click.IntRange(_FIRST_CONTEXT), default=32768, show_default=True)
 @click.option("--max-batch", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--kv-dtype", type=click.Choice(["int8"]), help="Format of the KV cache  [default: bfloat16]")
 @click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
-def growth(max_context: int, max_batch: int, repeats: int, threads: int | None) -> None:
+def growth(
+    max_context: int, max_batch: int, repeats: int, kv_dtype: Literal["int8"] | None, threads: int | None
+) -> None:  # fmt: skip
     """Measure, print, append the rows, draw the curves."""
     facts, settings = read_placement_facts(), read_settings()
     device = open_device("cpu", facts, threads)
     target = settings.cpu_target or targets()[0]
-    circumstances = {**asdict(stamp(None, facts, device, target)), "model": "random, SmolLM2-135M's shape"}
-    plan = _random_plan(max_context, max_batch, device.cpus, target)
+    model = "random, SmolLM2-135M's shape" + (f", KV cache in {kv_dtype}" if kv_dtype else "")
+    circumstances = {**asdict(stamp(None, facts, device, target)), "model": model}
+    plan = _random_plan(max_context, max_batch, kv_dtype, device.cpus, target)
     bandwidth = median(memory_speeds(device.cpus, repeats))
     rows = []
     for question, context, batch in _points(max_context, max_batch):
@@ -73,7 +78,7 @@ def growth(max_context: int, max_batch: int, repeats: int, threads: int | None) 
                    f"{bandwidth / 1e9:.1f} GB/s")  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
     append_rows(RESULTS / "growth.csv", rows)
-    (RESULTS / "growth.svg").write_text(_drawing(rows))
+    (RESULTS / (f"growth-{kv_dtype}.svg" if kv_dtype else "growth.svg")).write_text(_drawing(rows))
 
 
 def _points(max_context: int, max_batch: int) -> Iterator[tuple[str, int, int]]:
@@ -83,9 +88,11 @@ def _points(max_context: int, max_batch: int) -> Iterator[tuple[str, int, int]]:
         yield "batch", min(_BATCH_CONTEXT, max_context), batch
 
 
-def _random_plan(max_context: int, max_batch: int, cpus: Sequence[int], target: str) -> CpuPlan:
+def _random_plan(
+    max_context: int, max_batch: int, kv_dtype: Literal["int8"] | None, cpus: Sequence[int], target: str
+) -> CpuPlan:
     longest = max_context + _STEPS
-    graph = model_graph(parse_config({**SHAPE, "max_position_embeddings": longest}), "bfloat16")
+    graph = model_graph(parse_config({**SHAPE, "max_position_embeddings": longest}), "bfloat16", kv_dtype=kv_dtype)
     slots = lay_out(stream_bytes(graph))
     num_slots = max(slots.slots_for(longest), max_batch * slots.slots_for(min(_BATCH_CONTEXT, max_context) + _STEPS))
     team = Team(list(cpus))

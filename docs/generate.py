@@ -98,10 +98,11 @@ def _operator(operator: Operator) -> list[str]:
     rows = ((way, f"`{each.name}`", f"[{', '.join(each.axes)}]", _formats(each)) for way, each in arguments)
     lines += [*_table(("", "argument", "axes", "formats"), rows), ""]
     tolerance = operator.tolerance
+    steps = f", and {tolerance.steps} step in int8" if tolerance.steps else ""
     lines += [
         *([f"- Attributes: {', '.join(f'`{each}`' for each in operator.attributes)}"] if operator.attributes else []),
         *(f"- `{made}` continues the storage of `{source}`" for made, source in operator.updates.items()),
-        f"- Tolerance: absolute {tolerance.absolute:g}, relative {tolerance.relative:g}; {tolerance.reason}",
+        f"- Tolerance: absolute {tolerance.absolute:g}, relative {tolerance.relative:g}{steps}; {tolerance.reason}",
         f"- Promise: {operator.promise}",
         f"- Implementations: {', '.join(found) or 'none needed, it is a view'}",
         "",

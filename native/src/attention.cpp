@@ -2,35 +2,16 @@
 // and through a span in tiles of 64 with a running softmax; the results of spans are merged in their order. Who
 // computes which span, and in whose company, is left to the division of the work: it cannot change a bit.
 // A slot may hold anything, NaN included, at positions after the row's own: those are left out, not multiplied by zero.
+#include "attention_partial.h"
+#include "attention_tile.h"
 #include "block.h"
 #include "kv_cache.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
 
-constexpr int64_t kTileTokens = 64;
-constexpr int kTileBlocks = kTileTokens / kBlockTokens;
 constexpr int64_t kSpanTokens = 512;
-static_assert(kBlockTokens == kBlock && kSpanTokens % kTileTokens == 0 && kTileRows <= kBlock);
-
-// Blocks that a tile of rows works on side by side: as many chains as the register file holds, and at most a tile's.
-// One row would otherwise wait for each of its multiply-adds.
-constexpr int columns_for(int rows) {
-    const int fit = kAccumulators / (rows * kParts);
-    return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
-}
-
-// A constant as an argument.
-template <int N>
-struct Number {
-    static constexpr int value = N;
-};
-
-// Where the blocks of keys and values of a tile are.
-template <class C>
-struct Tile {
-    const C *keys[kTileBlocks], *values[kTileBlocks];
-};
+static_assert(kSpanTokens % kTileTokens == 0);
 
 template <class C>
 struct Attention {
@@ -57,148 +38,6 @@ struct Attention {
         return tile;
     }
 };
-
-// What a row makes of a span: the largest score, the sum of the weights relative to it, and the weighted sum of the
-// values. As floats: max, sum, a gap to the next block, then head_dim values and zeros to the end of a block.
-struct Partial {
-    float* memory;
-
-    static int64_t floats(int64_t head_dim) { return kBlock + ceil_div(head_dim, kBlock) * kBlock; }
-    float& max() const { return memory[0]; }
-    float& sum() const { return memory[1]; }
-    float* values() const { return memory + kBlock; }
-
-    void clear(int64_t head_dim) const {
-        max() = -__builtin_inff();
-        sum() = 0.0f;
-        for (int64_t d = 0; d < head_dim; d += kBlock) store_block(values() + d, broadcast_block(0.0f));
-    }
-};
-
-static constexpr int64_t kMaxPartialFloats = kBlock + kMaxHeadDim;
-
-// Both halves of a tile's work fetch the same place of the next tile, element by element: a head's keys and values lie
-// in pieces, and at each the hardware's own prefetching starts anew. Into L2, since a tile and the next together are
-// more than an L1 has room for (32k positions on a Zen 4, two threads: 19 GB/s into L1, 31 into L2).
-// Both read words, and of bfloat16 two elements with each: that is half the work of widening them one by one.
-
-// Elements d and d + 1 of sixteen keys.
-TV_INLINE void load_keys(const float* from, Block& first, Block& second) {
-    first = load_block(from);
-    second = load_block(from + kBlock);
-}
-TV_INLINE void load_keys(const BFloat16* from, Block& first, Block& second) {
-    TV_UNROLL for (int i = 0; i < kParts; ++i) {
-        const Words pairs = load_words(from + 2 * i * kLanes);
-        first.part[i] = low_halves(pairs);
-        second.part[i] = high_halves(pairs);
-    }
-}
-
-// COLUMNS · 16 elements of a value: of bfloat16 in the order of the words' halves, see element_at.
-template <int COLUMNS>
-TV_INLINE void load_values(const float* from, Block* values) {
-    TV_UNROLL for (int c = 0; c < COLUMNS; ++c) values[c] = load_block(from + c * kBlock);
-}
-template <int COLUMNS>
-TV_INLINE void load_values(const BFloat16* from, Block* values) {
-    static_assert(COLUMNS * kParts % 2 == 0);
-    TV_UNROLL for (int v = 0; v < COLUMNS * kParts; v += 2) {
-        const Words pairs = load_words(from + v * kLanes);
-        values[v / kParts].part[v % kParts] = low_halves(pairs);
-        values[(v + 1) / kParts].part[(v + 1) % kParts] = high_halves(pairs);
-    }
-}
-
-// Elements that load_values takes at least; what is left of a head after them is loaded in its own order.
-constexpr int64_t kRun = larger(2 * kLanes, kBlock);
-
-// Which element of a value stands at `place` of a partial.
-template <class C>
-TV_INLINE int64_t element_at(int64_t place, int64_t head_dim) {
-    if (sizeof(C) == sizeof(float) || place >= head_dim - head_dim % kRun) return place;
-    const int64_t lane = place % (2 * kLanes);
-    return place - lane + (lane < kLanes ? 2 * lane : 2 * (lane - kLanes) + 1);
-}
-
-// One chain for each position of COLUMNS blocks: q · k over head_dim in order.
-// q: [ROWS, kMaxHeadDim]; scores: [ROWS, kTileTokens], from the first of these blocks on.
-template <int ROWS, int COLUMNS, class C>
-TV_INLINE void score(const float* q, const C* const* keys, const C* const* next, int64_t head_dim, float* scores) {
-    Block sums[ROWS][COLUMNS];
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = broadcast_block(0.0f);
-    }
-    for (int64_t d = 0; d < head_dim; d += 2) {
-        Block first[COLUMNS], second[COLUMNS];
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            load_keys(keys[c] + d * kBlockTokens, first[c], second[c]);
-            prefetch(next[c] + d * kBlockTokens);
-        }
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const Block element = broadcast_block(q[r * kMaxHeadDim + d]);
-            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(first[c], element, sums[r][c]);
-        }
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const Block element = broadcast_block(q[r * kMaxHeadDim + d + 1]);
-            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(second[c], element, sums[r][c]);
-        }
-    }
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) store_block(scores + r * kTileTokens + c * kBlock, sums[r][c]);
-    }
-}
-
-// One chain for each of COLUMNS · 16 elements: what was summed before, shrunk, then weight · value over the positions
-// of the tile from `begin` to `end`, in order. The rest of a head, less than kRun, is taken block by block.
-template <int ROWS, int COLUMNS, bool IS_REST, class C>
-TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
-                          const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t d, int64_t begin,
-                          int64_t end) {
-    Block sums[ROWS][COLUMNS];
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            sums[r][c] = load_block(sums_of_row + r * row_floats + d + c * kBlock) * broadcast_block(shrink[r]);
-        }
-    }
-    for (int64_t t = begin; t < end; ++t) {
-        const int64_t place = t % kBlockTokens * head_dim + d;
-        const C* from = tile.values[t / kBlockTokens] + place;
-        Block value[COLUMNS];
-        if constexpr (IS_REST) {
-            value[0] = load_block(from, head_dim - d);
-        } else {
-            load_values<COLUMNS>(from, value);
-        }
-        const C* from_next = next.values[t / kBlockTokens] + place;
-        TV_UNROLL for (int c = 0; c < COLUMNS; c += 2) prefetch(from_next + c * kBlock);
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const Block weight = broadcast_block(weights[r * kTileTokens + t]);
-            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(value[c], weight, sums[r][c]);
-        }
-    }
-    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-            store_block(sums_of_row + r * row_floats + d + c * kBlock, sums[r][c]);
-        }
-    }
-}
-
-template <int ROWS, class C>
-static void accumulate_all(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
-                           const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t begin, int64_t end) {
-    constexpr int run = kRun / kBlock;
-    constexpr int columns = columns_for(ROWS);
-    static_assert(columns % run == 0);
-    const auto accumulate_at = [&](auto num_columns, auto is_rest, int64_t d) {
-        accumulate<ROWS, decltype(num_columns)::value, decltype(is_rest)::value>(
-            sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
-    };
-    int64_t d = 0;
-    for (; d + columns * kBlock <= head_dim; d += columns * kBlock) accumulate_at(Number<columns>(), Number<0>(), d);
-    for (; d + kRun <= head_dim; d += kRun) accumulate_at(Number<run>(), Number<0>(), d);
-    for (; d < head_dim; d += kBlock) accumulate_at(Number<1>(), Number<1>(), d);
-}
 
 // What a row carries from tile to tile beside its output: the largest score, and the sum of weights by lane.
 struct Running {
@@ -284,19 +123,6 @@ static void attend_span(const Attention<C>& call, const float* q, const int64_t*
         const Partial partial = {partials + r * row_floats};
         partial.max() = running[r].max;
         partial.sum() = sum_of(running[r].sum);
-    }
-}
-
-// `total`, of the spans so far, becomes that of the next one too.
-static void merge(const Partial& total, const Partial& next, int64_t head_dim) {
-    const float max = total.max() > next.max() ? total.max() : next.max();
-    alignas(64) float shrinks[kBlock] = {total.max() - max, next.max() - max};
-    store_block(shrinks, exp(load_block(shrinks)));
-    total.max() = max;
-    total.sum() = total.sum() * shrinks[0] + next.sum() * shrinks[1];
-    for (int64_t d = 0; d < head_dim; d += kBlock) {
-        const Block before = load_block(total.values() + d) * broadcast_block(shrinks[0]);
-        store_block(total.values() + d, fma(load_block(next.values() + d), broadcast_block(shrinks[1]), before));
     }
 }
 
@@ -455,8 +281,11 @@ static int64_t count_attention_items(const Call& call, const Step& step) {
 }
 
 static void run_attention_item(const Call& call, const Step& step, int64_t item) {
-    if (call.operands[1].dtype == DType::bfloat16) return attend<BFloat16>(call, step, item);
-    attend<float>(call, step, item);
+    switch (call.operands[1].dtype) {
+        case DType::int8: return attend<int8_t>(call, step, item);
+        case DType::bfloat16: return attend<BFloat16>(call, step, item);
+        default: return attend<float>(call, step, item);
+    }
 }
 
 const Kernel attention = {count_attention_items, run_attention_item};

@@ -6,7 +6,7 @@
 
 namespace tv {
 
-// int8 has a scale for each group of inputs, see panels.h; it is a format of weights only.
+// int8 has a scale for each group of neighbours, see panels.h for weights and kv_cache.h for a cache.
 enum class DType : uint8_t { float32, bfloat16, int32, int8 };
 
 using BFloat16 = uint16_t;  // storage only; arithmetic is float32
@@ -14,7 +14,7 @@ using BFloat16 = uint16_t;  // storage only; arithmetic is float32
 constexpr int kMaxOperands = 9;
 constexpr int kMaxIntegers = 5;
 constexpr int kPanelOutputs = 32;  // outputs of a weight panel, as in trivet/operators/panels.py
-constexpr int kGroupInputs = 64;   // inputs that share a scale in int8, as in trivet/base/dtypes.py
+constexpr int kGroupInputs = 64;   // inputs, or elements of a head, that share a scale in int8: trivet/base/dtypes.py
 constexpr int kBlockTokens = 16;   // positions of a block of keys; a slot holds a multiple of it
 constexpr int kMaxHeadDim = 256;   // of attention, whose rows lie on the stack
 

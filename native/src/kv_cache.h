@@ -1,10 +1,12 @@
-// Where a position's key and value lie, as in trivet/operators/kv_layout.py. A stream inside a slot: keys as
-// [kv head][slot_tokens / 16][head_dim / pair][16 tokens][pair], so that one load holds an element of sixteen keys, or a
-// pair of elements where two fit a word; then values as [kv head][slot_tokens][head_dim].
+// Where a position's key and value lie, as in trivet/operators/kv_layout.py. A stream inside a slot is blocks of sixteen
+// tokens: those of its keys, [kv head][slot_tokens / 16], then those of its values. Keys lie in their block as
+// [head_dim / pair][16 tokens][pair], so that one load holds an element of sixteen keys, or a pair of elements where two
+// fit a word; values as [16 tokens][head_dim]. In int8 a block begins with its scales, [head_dim / 64][16 tokens].
 #pragma once
 
 #include "kernels.h"
 #include "simd.h"
+#include "target.h"
 
 namespace tv::TV_TARGET {
 
@@ -19,15 +21,29 @@ TV_INLINE int64_t sequence_of(const int32_t* starts, int64_t num_sequences, int6
     return low;
 }
 
-// Elements of a key that lie side by side: as many as fit a word.
+// Elements of a cache are float, BFloat16 or int8_t. Only those of int8_t have scales: so many neighbours share one.
 template <class C>
-constexpr int64_t kKeyPair = 4 / sizeof(C);
+constexpr bool kIsScaled = sizeof(C) == 1;
+template <class C>
+constexpr int64_t kScaleRun = kIsScaled<C> ? kGroupInputs : int64_t{1} << 32;
+
+// Elements of a key that lie side by side. Two of bfloat16 fit a word and come apart by a shift and a mask; of int8 four
+// would, but to widen bytes that lie in order is one instruction.
+template <class C>
+constexpr int64_t kKeyPair = sizeof(C) == sizeof(BFloat16) ? 2 : 1;
 
 // Where in its block of keys element d of a token is.
 template <class C>
 TV_INLINE int64_t key_place(int64_t d, int64_t token) {
     return (d / kKeyPair<C> * kBlockTokens + token) * kKeyPair<C> + d % kKeyPair<C>;
 }
+
+// Sixteen tokens of a head: their keys, or their values.
+template <class C>
+struct KvBlock {
+    BFloat16* scales;  // [head_dim / 64][16 tokens], in int8
+    C* elements;
+};
 
 template <class C>
 struct KvStream {
@@ -37,18 +53,22 @@ struct KvStream {
     int64_t head_dim;
     int64_t slot_tokens;
 
-    TV_INLINE C* slot_at(const int32_t* slots, int64_t position) const {
-        return reinterpret_cast<C*>(slot_0 + slots[position / slot_tokens] * slot_stride);
+    // The block that `position` is in.
+    TV_INLINE KvBlock<C> keys(const int32_t* slots, int64_t kv_head, int64_t position) const {
+        return block_at(slots, kv_head, position);
     }
-    // [head_dim / pair][16 tokens][pair]: the block of keys that `position` is in.
-    TV_INLINE C* keys(const int32_t* slots, int64_t kv_head, int64_t position) const {
-        const int64_t block = position % slot_tokens / kBlockTokens;
-        return slot_at(slots, position) + (kv_head * slot_tokens + block * kBlockTokens) * head_dim;
+    TV_INLINE KvBlock<C> values(const int32_t* slots, int64_t kv_head, int64_t position) const {
+        return block_at(slots, num_kv_heads + kv_head, position);
     }
-    // [head_dim]: the value of `position`; those of the positions after it follow, to the end of the slot.
-    TV_INLINE C* values(const int32_t* slots, int64_t kv_head, int64_t position) const {
-        const int64_t token = position % slot_tokens;
-        return slot_at(slots, position) + ((num_kv_heads + kv_head) * slot_tokens + token) * head_dim;
+
+private:
+    TV_INLINE KvBlock<C> block_at(const int32_t* slots, int64_t head, int64_t position) const {
+        const int64_t num_scales = kIsScaled<C> ? ceil_div(head_dim, kScaleRun<C>) * kBlockTokens : 0;
+        const int64_t scale_bytes = num_scales * static_cast<int64_t>(sizeof(BFloat16));
+        const int64_t block_bytes = scale_bytes + kBlockTokens * head_dim * static_cast<int64_t>(sizeof(C));
+        const int64_t block = (head * slot_tokens + position % slot_tokens) / kBlockTokens;
+        char* address = slot_0 + slots[position / slot_tokens] * slot_stride + block * block_bytes;
+        return {reinterpret_cast<BFloat16*>(address), reinterpret_cast<C*>(address + scale_bytes)};
     }
 };
 

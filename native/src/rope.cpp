@@ -54,22 +54,60 @@ static void rope_row(const Call& call, const Step&, int64_t row) {
                row_of<float>(call.operands[2], row), call.integers[0], call.integers[1], call.integers[2]);
 }
 
+// The scale of n numbers in int8: the largest of them becomes 127. NaN where one is not finite.
+static BFloat16 scale_of(const float* x, int64_t n) {
+    uint32_t largest = 0;  // as bits, which order numbers as their sizes do, and put NaN after infinity
+    for (int64_t i = 0; i < n; ++i) {
+        const uint32_t bits = bits_as<uint32_t>(x[i]) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    if (largest >= 0x7f800000u) return 0x7fc0;
+    BFloat16 scale[kLanes];
+    store_halves(scale, round_to_halves(broadcast(bits_as<float>(largest) / 127.0f)));
+    return scale[0];
+}
+
+// A head as it is stored: element d of `token`, at `place(d)` of the block. Ties go to the even neighbour.
+template <class Place>
+static void store_head(const KvBlock<int8_t>& block, int64_t token, const float* x, int64_t head_dim, Place place) {
+    for (int64_t begin = 0; begin < head_dim; begin += kScaleRun<int8_t>) {
+        const int64_t n = smaller(kScaleRun<int8_t>, head_dim - begin);
+        const BFloat16 stored = scale_of(x + begin, n);
+        block.scales[begin / kScaleRun<int8_t> * kBlockTokens + token] = stored;
+        const float scale = bits_as<float>(static_cast<uint32_t>(stored) << 16);
+        int8_t integers[kScaleRun<int8_t>] = {};
+        // One too small for bfloat16 is 0. Those just above have few bits: a quotient may be beyond 127.
+        for (int64_t i = 0; scale > 0.0f && i < n; ++i) {
+            float quotient = x[begin + i] / scale;
+            quotient = quotient > 127.0f ? 127.0f : quotient < -127.0f ? -127.0f : quotient;
+            integers[i] = static_cast<int8_t>(bits_as<uint32_t>(quotient + kRounder));
+        }
+        for (int64_t i = 0; i < n; ++i) block.elements[place(begin + i)] = integers[i];
+    }
+}
+template <class C, class Place>
+static void store_head(const KvBlock<C>& block, int64_t, const float* x, int64_t head_dim, Place place) {
+    for (int64_t d = 0; d < head_dim; d += kBlock) {
+        C elements[kBlock];
+        store_block(elements, load_block(x + d, head_dim - d));
+        const int64_t n = smaller(kBlock, head_dim - d);
+        for (int64_t i = 0; i < n; ++i) block.elements[place(d + i)] = elements[i];
+    }
+}
+
 // One token into the cache; a key is rotated on the way, by no element where rotary is 0.
 template <class C>
 static void store_token(const KvStream<C>& stream, const int32_t* slots, int64_t position, const float* k,
                         const float* v, const float* angles, int64_t rotary) {
     const int64_t head_dim = stream.head_dim;
+    const int64_t token = position % kBlockTokens;
     for (int64_t h = 0; h < stream.num_kv_heads; ++h) {
-        C* keys = stream.keys(slots, h, position);
-        rotate_head(k + h * head_dim, angles, head_dim, rotary, [=](int64_t i, const Block& block, int64_t n) {
-            C elements[kBlock];
-            store_block(elements, block);
-            for (int64_t j = 0; j < n; ++j) keys[key_place<C>(i + j, position % kBlockTokens)] = elements[j];
-        });
-        C* value = stream.values(slots, h, position);
-        for (int64_t i = 0; i < head_dim; i += kBlock) {
-            store_block(value + i, load_block(v + h * head_dim + i, head_dim - i), head_dim - i);
-        }
+        alignas(64) float key[kMaxHeadDim];
+        rotate_row(k + h * head_dim, angles, key, 1, head_dim, rotary);
+        store_head(stream.keys(slots, h, position), token, key, head_dim,
+                   [=](int64_t d) { return key_place<C>(d, token); });
+        store_head(stream.values(slots, h, position), token, v + h * head_dim, head_dim,
+                   [=](int64_t d) { return token * head_dim + d; });
     }
 }
 
@@ -90,8 +128,11 @@ static void store_row(const StoreCall& call, const Step& step, int64_t row, cons
 
 static void store_row_as_cached(const StoreCall& call, const Step& step, int64_t row, const float* angles,
                                 int64_t rotary) {
-    if (call.cache->dtype == DType::bfloat16) return store_row<BFloat16>(call, step, row, angles, rotary);
-    store_row<float>(call, step, row, angles, rotary);
+    switch (call.cache->dtype) {
+        case DType::int8: return store_row<int8_t>(call, step, row, angles, rotary);
+        case DType::bfloat16: return store_row<BFloat16>(call, step, row, angles, rotary);
+        default: return store_row<float>(call, step, row, angles, rotary);
+    }
 }
 
 // k, v, cache, positions, starts, slots · num_kv_heads, head_dim, slot_tokens

@@ -21,6 +21,11 @@ static std::string refuse_slot_tokens(int64_t slot_tokens) {
     return "slot_tokens " + std::to_string(slot_tokens) + " is not a multiple of " + std::to_string(kBlockTokens);
 }
 
+static std::string refuse_slot_stride(const Operand& cache) {
+    if (cache.dtype != DType::int8 || cache.stride % 2 == 0) return "";
+    return "cache: a slot of " + std::to_string(cache.stride) + " bytes, the scales of int8 are bfloat16";
+}
+
 static std::string refuse_head_dim(int64_t head_dim) {
     if (head_dim > kMaxHeadDim) {
         return "head_dim " + std::to_string(head_dim) + " is more than " + std::to_string(kMaxHeadDim);
@@ -43,6 +48,7 @@ static std::string first_reason(std::initializer_list<std::string> reasons) {
 static const std::vector<DType> kFloat = {DType::float32};
 static const std::vector<DType> kStored = {DType::float32, DType::bfloat16};
 static const std::vector<DType> kWeights = {DType::float32, DType::bfloat16, DType::int8};
+static const std::vector<DType> kCache = {DType::float32, DType::bfloat16, DType::int8};
 static const std::vector<DType> kInt = {DType::int32};
 static const std::vector<const char*> kTokens = {"tokens"};
 static const std::vector<const char*> kRows = {"rows"};
@@ -64,25 +70,27 @@ static const std::vector<Signature> kSignatures = {
      {{"x", kFloat}, {"angles", kFloat}, {"out", kFloat}}, {"num_heads", "head_dim", "rotary"}, {},
      [](const Call& call) { return refuse_rotary(call.integers[2], call.integers[1]); }},
     {"kv_store", &KernelTable::kv_store, kTokens,
-     {{"k", kFloat}, {"v", kFloat}, {"cache", kStored}, {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
+     {{"k", kFloat}, {"v", kFloat}, {"cache", kCache}, {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
      {"num_kv_heads", "head_dim", "slot_tokens"}, {},
      [](const Call& call) {
-         return first_reason({refuse_head_dim(call.integers[1]), refuse_slot_tokens(call.integers[2])});
+         return first_reason({refuse_head_dim(call.integers[1]), refuse_slot_tokens(call.integers[2]),
+                              refuse_slot_stride(call.operands[2])});
      }},
     {"rope_kv_store", &KernelTable::rope_kv_store, kTokens,
-     {{"q", kFloat}, {"k", kFloat}, {"v", kFloat}, {"angles", kFloat}, {"q_out", kFloat}, {"cache", kStored},
+     {{"q", kFloat}, {"k", kFloat}, {"v", kFloat}, {"angles", kFloat}, {"q_out", kFloat}, {"cache", kCache},
       {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
      {"num_heads", "num_kv_heads", "head_dim", "rotary", "slot_tokens"}, {},
      [](const Call& call) {
          return first_reason({refuse_heads(call.integers[0], call.integers[1]), refuse_head_dim(call.integers[2]),
-                              refuse_rotary(call.integers[3], call.integers[2]), refuse_slot_tokens(call.integers[4])});
+                              refuse_rotary(call.integers[3], call.integers[2]), refuse_slot_tokens(call.integers[4]),
+                              refuse_slot_stride(call.operands[5])});
      }},
     {"attention", &KernelTable::attention, kTokens,
-     {{"q", kFloat}, {"cache", kStored}, {"out", kFloat}, {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
+     {{"q", kFloat}, {"cache", kCache}, {"out", kFloat}, {"positions", kInt}, {"starts", kInt}, {"slots", kInt}},
      {"num_heads", "num_kv_heads", "head_dim", "slot_tokens"}, {"scale"},
      [](const Call& call) {
          return first_reason({refuse_heads(call.integers[0], call.integers[1]), refuse_head_dim(call.integers[2]),
-                              refuse_slot_tokens(call.integers[3])});
+                              refuse_slot_tokens(call.integers[3]), refuse_slot_stride(call.operands[1])});
      }},
     {"silu_mul", &KernelTable::silu_mul, kEither, {{"gate", kFloat}, {"up", kFloat}, {"out", kFloat}}, {"width"}, {}},
     {"take_rows", &KernelTable::take_rows, kRows, {{"x", kFloat}, {"rows", kInt}, {"out", kFloat}}, {"width"}, {}},

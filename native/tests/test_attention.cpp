@@ -15,10 +15,12 @@ struct Sizes {
     std::string text() const {
         return std::to_string(num_heads) + "/" + std::to_string(num_kv_heads) + " heads of " +
                std::to_string(head_dim) + ", slots of " + std::to_string(slot_tokens) +
-               (dtype == DType::bfloat16 ? ", bfloat16" : ", float32");
+               (dtype == DType::int8 ? ", int8" : dtype == DType::bfloat16 ? ", bfloat16" : ", float32");
     }
     int64_t kv_width() const { return num_kv_heads * head_dim; }
-    int64_t stream_elements() const { return 2 * kv_width() * slot_tokens; }
+    // Of a head of a token, in elements, which are bytes in int8: there its scales are two for each 64.
+    int64_t scale_elements() const { return dtype == DType::int8 ? 2 * ((head_dim + 63) / 64) : 0; }
+    int64_t stream_elements() const { return 2 * num_kv_heads * (head_dim + scale_elements()) * slot_tokens; }
 };
 
 // Some sequences: `seen` positions of each are in the cache, the last `fresh` of them are queries.
@@ -60,29 +62,34 @@ struct Batch {
         return s;
     }
     int64_t position_of(int64_t token) const { return static_cast<int64_t>(positions.at(0, token)); }
-    // Where the key (is_value 0) or value (1) element of a position lies in its slot, as the contract says it.
-    std::pair<int64_t, int64_t> place(const Sizes& sizes, int64_t sequence, int64_t position, int64_t head, int64_t d,
+    // Where the block of a position lies in its slot, as the contract says it: first its scales, if it has some.
+    std::pair<int64_t, int64_t> block(const Sizes& sizes, int64_t sequence, int64_t position, int64_t head,
                                       bool is_value) const {
         const int64_t slot = static_cast<int64_t>(slots.at(sequence, position / sizes.slot_tokens));
-        const int64_t token = position % sizes.slot_tokens;
-        if (is_value) return {slot, (sizes.num_kv_heads + head) * sizes.slot_tokens * sizes.head_dim +
-                                        token * sizes.head_dim + d};
-        const int64_t block = head * sizes.slot_tokens / 16 + token / 16;
-        const int64_t pair = sizes.dtype == DType::bfloat16 ? 2 : 1;
-        return {slot, block * sizes.head_dim * 16 + (d / pair * 16 + token % 16) * pair + d % pair};
+        const int64_t of_head = (is_value ? sizes.num_kv_heads : 0) + head;
+        const int64_t number = of_head * sizes.slot_tokens / 16 + position % sizes.slot_tokens / 16;
+        return {slot, number * 16 * (sizes.head_dim + sizes.scale_elements())};
+    }
+    // And where in its slot an element of the key or the value lies.
+    std::pair<int64_t, int64_t> place(const Sizes& sizes, int64_t sequence, int64_t position, int64_t head, int64_t d,
+                                      bool is_value) const {
+        const auto [slot, first] = block(sizes, sequence, position, head, is_value);
+        const int64_t token = position % 16;
+        const int64_t pair = is_value ? sizes.head_dim : sizes.dtype == DType::bfloat16 ? 2 : 1;
+        return {slot, first + 16 * sizes.scale_elements() + (d / pair * 16 + token) * pair + d % pair};
     }
 };
 
 // Slots hold two streams; the tests use the second, so that a lost offset is seen in the first.
 static Matrix empty_cache(const Sizes& sizes, const Batch& batch) {
     Matrix cache(sizes.dtype, batch.num_slots(), 2 * sizes.stream_elements(), 0);
-    cache.fill(std::nan(""));
-    return cache;
+    return cache.fill(sizes.dtype == DType::int8 ? -1 : std::nan(""));  // scales of -1 -1 are NaN
 }
 
 static Operand second_stream(const Sizes& sizes, Matrix& cache) {
     Operand operand = cache.operand();
-    operand.address += sizes.stream_elements() * (sizes.dtype == DType::bfloat16 ? 2 : 4);
+    const int64_t bytes = sizes.dtype == DType::int8 ? 1 : sizes.dtype == DType::bfloat16 ? 2 : 4;
+    operand.address += sizes.stream_elements() * bytes;
     return operand;
 }
 
@@ -116,18 +123,52 @@ static void store_history(const Setting& setting, const Target& target, const Si
     program.run(setting.pair, all.num_tokens(), all.num_sequences(), 0, nullptr);
 }
 
+// What a cache keeps of a head of a row: its elements, and in int8 a scale for each 64 of them.
+struct Kept {
+    std::vector<double> elements, scales;
+
+    Kept(const Sizes& sizes, const Matrix& rows, int64_t row, int64_t head) {
+        for (int64_t d = 0; d < sizes.head_dim; ++d) {
+            const double value = rows.at(row, head * sizes.head_dim + d);
+            if (sizes.dtype == DType::int8 && d % 64 == 0) {
+                float largest = 0.0f;
+                for (int64_t i = d; i < std::min(d + 64, sizes.head_dim); ++i) {
+                    largest = std::max(largest, static_cast<float>(std::abs(rows.at(row, head * sizes.head_dim + i))));
+                }
+                scales.push_back(from_bfloat16(to_bfloat16(largest / 127.0f)));
+            }
+            if (sizes.dtype == DType::int8) {
+                elements.push_back(std::nearbyint(static_cast<float>(value) / static_cast<float>(scales.back())));
+            } else if (sizes.dtype == DType::bfloat16) {
+                elements.push_back(from_bfloat16(to_bfloat16(static_cast<float>(value))));
+            } else {
+                elements.push_back(value);
+            }
+        }
+    }
+    double at(int64_t d) const { return elements[d] * (scales.empty() ? 1.0 : scales[d / 64]); }
+};
+
 // The cache as the contract says it: written element by element, up to `limit` positions of each sequence.
 static Matrix written_cache(const Sizes& sizes, const Batch& batch, const History& history, int64_t limit) {
     Matrix cache = empty_cache(sizes, batch);
     for (int64_t s = 0; s < batch.num_sequences(); ++s) {
         for (int64_t p = 0; p < std::min(limit, batch.seen[s]); ++p) {
-            for (int64_t i = 0; i < sizes.kv_width(); ++i) {
-                const int64_t head = i / sizes.head_dim, d = i % sizes.head_dim;
-                const auto key = batch.place(sizes, s, p, head, d, false);
-                const auto value = batch.place(sizes, s, p, head, d, true);
-                cache.set(key.first, sizes.stream_elements() + key.second, history.k.at(history.first_row[s] + p, i));
-                cache.set(value.first, sizes.stream_elements() + value.second,
-                          history.v.at(history.first_row[s] + p, i));
+            for (int64_t i = 0; i < 2 * sizes.num_kv_heads; ++i) {
+                const bool is_value = i >= sizes.num_kv_heads;
+                const int64_t head = i % sizes.num_kv_heads;
+                const Kept kept(sizes, is_value ? history.v : history.k, history.first_row[s] + p, head);
+                for (int64_t d = 0; d < sizes.head_dim; ++d) {
+                    const auto [slot, place] = batch.place(sizes, s, p, head, d, is_value);
+                    cache.set(slot, sizes.stream_elements() + place, kept.elements[d]);
+                }
+                const auto [slot, block] = batch.block(sizes, s, p, head, is_value);
+                for (size_t g = 0; g < kept.scales.size(); ++g) {
+                    const uint16_t scale = to_bfloat16(static_cast<float>(kept.scales[g]));
+                    const int64_t place = sizes.stream_elements() + block + 2 * (static_cast<int64_t>(g) * 16 + p % 16);
+                    cache.set(slot, place, static_cast<int8_t>(scale & 0xff));
+                    cache.set(slot, place + 1, static_cast<int8_t>(scale >> 8));
+                }
             }
         }
     }
@@ -144,10 +185,6 @@ static void attend(const Target& target, Team& team, const Sizes& sizes, Batch& 
     program.run(team, batch.num_tokens(), batch.num_sequences(), 0, nullptr);
 }
 
-static double stored(const Sizes& sizes, double value) {
-    return sizes.dtype == DType::bfloat16 ? from_bfloat16(to_bfloat16(static_cast<float>(value))) : value;
-}
-
 // The largest difference from attention computed the plain way, in double.
 static double attention_error(const Sizes& sizes, const Batch& batch, const History& history, const Matrix& q,
                               const Matrix& out, double scale) {
@@ -155,23 +192,20 @@ static double attention_error(const Sizes& sizes, const Batch& batch, const Hist
     for (int64_t token = 0; token < batch.num_tokens(); ++token) {
         const int64_t s = batch.sequence_of(token);
         for (int64_t h = 0; h < sizes.num_heads; ++h) {
-            const int64_t kv = h / (sizes.num_heads / sizes.num_kv_heads) * sizes.head_dim;
+            const int64_t kv_head = h / (sizes.num_heads / sizes.num_kv_heads);
             std::vector<double> weights;
             double sum = 0.0;
             std::vector<double> wanted(sizes.head_dim, 0.0);
             for (int64_t p = 0; p <= batch.position_of(token); ++p) {
+                const Kept key(sizes, history.k, history.first_row[s] + p, kv_head);
                 double dot = 0.0;
-                for (int64_t d = 0; d < sizes.head_dim; ++d) {
-                    dot += q.at(token, h * sizes.head_dim + d) *
-                           stored(sizes, history.k.at(history.first_row[s] + p, kv + d));
-                }
+                for (int64_t d = 0; d < sizes.head_dim; ++d) dot += q.at(token, h * sizes.head_dim + d) * key.at(d);
                 weights.push_back(std::exp(dot * scale));
                 sum += weights.back();
             }
             for (size_t p = 0; p < weights.size(); ++p) {
-                for (int64_t d = 0; d < sizes.head_dim; ++d) {
-                    wanted[d] += weights[p] / sum * stored(sizes, history.v.at(history.first_row[s] + p, kv + d));
-                }
+                const Kept value(sizes, history.v, history.first_row[s] + static_cast<int64_t>(p), kv_head);
+                for (int64_t d = 0; d < sizes.head_dim; ++d) wanted[d] += weights[p] / sum * value.at(d);
             }
             for (int64_t d = 0; d < sizes.head_dim; ++d) {
                 const double error = std::abs(out.at(token, h * sizes.head_dim + d) - wanted[d]);
@@ -263,12 +297,13 @@ static void test_fused_store(const Setting& setting, const Sizes& sizes, int64_t
 }
 
 void test_attention(const Setting& setting) {
-    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::int8}) {
         test_store_and_attention(setting, {4, 2, 16, 16, dtype}, {1, 16, 17, 45}, {1, 1, 5, 45});
         test_store_and_attention(setting, {3, 1, 20, 32, dtype}, {33, 64}, {1, 7});
         test_store_and_attention(setting, {2, 1, 16, 48, dtype}, {600, 3, 257}, {1, 2, 4});  // spans by several threads
         test_fused_store(setting, {6, 2, 50, 16, dtype}, 38);
         test_fused_store(setting, {4, 4, 64, 32, dtype}, 64);
+        test_store_and_attention(setting, {2, 1, 80, 16, dtype}, {70, 3}, {2, 3});  // in int8 two scales for a head
         if (setting.is_small) continue;
         test_store_and_attention(setting, {9, 3, 64, 48, dtype}, {200, 5, 97}, {1, 5, 40});
         test_store_and_attention(setting, {16, 1, 128, 16, dtype}, {70}, {13});

@@ -1,6 +1,7 @@
 """Every operator's CPU implementation against its reference, on every kernel target this machine can run."""
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 
 import trivet.operators  # noqa: F401  registers the contracts
 from trivet._native import Team, targets
-from trivet.base.dtypes import Array, cast, row_bytes
-from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Operator, Sample
+from trivet.base.dtypes import Array, DType, cast, item_bytes, row_bytes, storage
+from trivet.operators.contract import IMPLEMENTATIONS, OPERATORS, Call, Operator, Sample, resolve
 from trivet.operators.kv_layout import pack_kv, unpack_kv
 from trivet.operators.native_sample import on_cpu, run_sample
 from trivet.operators.panels import pack_panels, panels_shape, unpack_panels
+from trivet.operators.samples import ragged, spec
 from trivet.operators.verify import memory_bound_first, reference_outputs, verify
 
 ON_CPU = sorted(name for name, operator in OPERATORS.items() if not operator.is_view)
@@ -135,10 +137,66 @@ def test_packing_panels_of_int8_is_undone_by_unpacking_and_takes_no_more_than_ro
     assert stored.tobytes() == unpack_panels(panels, outputs).tobytes()
 
 
-@given(slots=st.integers(1, 3), blocks=st.integers(1, 3), heads=st.integers(1, 3), head_dim=st.integers(1, 9))
+@given(slots=st.integers(1, 3), blocks=st.integers(1, 3), heads=st.integers(1, 3), half=st.integers(1, 70),
+       dtype=st.sampled_from(["float32", "bfloat16", "int8"]))  # fmt: skip
 @settings(max_examples=50, deadline=None)
-def test_packing_a_cache_is_undone_by_unpacking(slots: int, blocks: int, heads: int, head_dim: int) -> None:
-    logical = np.arange(slots * blocks * 16 * 2 * heads * head_dim, dtype=np.float32)
-    logical = logical.reshape(slots, blocks * 16, 2, heads, head_dim)
+def test_packing_a_cache_is_undone_by_unpacking_and_takes_no_more_bytes(
+    slots: int, blocks: int, heads: int, half: int, dtype: DType
+) -> None:
+    shape = (slots, blocks * 16, 2, heads, row_bytes(2 * half, dtype) // item_bytes(dtype))
+    logical = np.arange(prod(shape), dtype=np.uint64).astype(storage(dtype)).reshape(shape)
+    packed = pack_kv(logical)
 
-    assert np.array_equal(logical, unpack_kv(pack_kv(logical), blocks * 16, heads, head_dim))
+    assert logical.nbytes == packed.nbytes
+    assert logical.tobytes() == unpack_kv(packed, blocks * 16, heads, 2 * half).tobytes()
+
+
+_SPECIAL = [0.0, -0.0, 1e-45, 1e-40, 3e-38, 1e38, 3.4e38, np.inf, -np.inf, np.nan]
+
+
+@given(half=st.integers(1, 128), exponent=st.integers(-149, 127), seed=st.integers(0, 2**32 - 1),
+       special=st.lists(st.tuples(st.integers(0, 255), st.sampled_from(_SPECIAL)), max_size=4))  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_every_target_stores_a_head_in_int8_as_the_format_says_whatever_its_numbers(
+    half: int, exponent: int, seed: int, special: list[tuple[int, float]]
+) -> None:
+    head_dim = 2 * half
+    with np.errstate(over="ignore"):
+        rows = (np.random.default_rng(seed).standard_normal((2, head_dim)) * 2.0**exponent).astype(np.float32)
+    for place, value in special:
+        rows.reshape(-1)[place % rows.size] = value
+    batch = ragged(np.random.default_rng(seed), 16, [(5, 1)])
+    cache = spec(("num_slots", "slot_tokens", 2, 1, head_dim), "int8", "kv")
+    row = spec(("tokens", head_dim), "float32")
+    integers = [spec(axes, "int32") for axes in (("tokens",), ("sequence_starts",), ("sequences", "max_slots"))]
+    call = Call("kv_store", (row, row, cache, *integers), (cache,))
+    before = np.zeros((batch.num_slots, 16, 2, 1, row_bytes(head_dim, "int8")), np.uint8)
+    sizes = {"tokens": 1, "sequences": 1, "slot_tokens": 16}
+    sample = Sample(call, (rows[:1], rows[1:], before, batch.positions, batch.starts, batch.slots), sizes)
+    wanted = before.copy()
+    wanted[batch.slots[0, 0], 5, :, 0] = cast(rows, "float32", "int8")
+    for target in targets():
+        (made,) = run_sample(OPERATORS["kv_store"], sample, Team([None]), target)
+
+        assert wanted.tobytes() == made.tobytes(), target
+
+
+@pytest.mark.parametrize("target", targets())
+def test_a_key_in_int8_that_is_no_number_spoils_who_looks_at_it_and_no_other_and_zeros_are_zero(target: str) -> None:
+    operator, alone = OPERATORS["attention"], Team([None])
+    for sample in operator.samples(np.random.default_rng(4)):
+        q, stored, positions, starts, slots = sample.inputs
+        cache = sample.call.inputs[1]
+        if cache is None or cache.dtype != "int8" or stored is None or starts is None or slots is None:
+            continue
+        spoilt, empty = stored.copy(), np.zeros_like(stored)
+        head = np.full([resolve(axis, sample.sizes) for axis in cache.axes[3:]], np.nan, np.float32)
+        spoilt[slots[0, 0], 0, 0] = cast(head, "float32", "int8")
+        made, nothing = (
+            run_sample(operator, replace(sample, inputs=(q, each, positions, starts, slots)), alone, target)[0]
+            for each in (spoilt, empty)
+        )
+
+        assert np.isnan(made[: starts[1]]).all()
+        assert not np.isnan(made[starts[1] :]).any()
+        assert (0 == nothing).all()

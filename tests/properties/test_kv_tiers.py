@@ -24,6 +24,7 @@ from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
 from trivet.framework.memory.reclaim import ReclaimName
 from trivet.framework.memory.tiers import Tiers
+from trivet.framework.model.loader import KvFormat
 
 # What is on disk when is for test_file_tier.py: here nobody waits for a disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -142,15 +143,15 @@ def test_failing_files_and_requests_that_leave_change_no_answer_and_leave_nothin
 
 @settings(max_examples=settings().max_examples // 3)
 @given(schedule=arrivals, num_slots=st.sampled_from([5, 8, 20]), num_host=st.sampled_from([1, 3, 20]),
-       swaps=st.lists(st.booleans(), max_size=5))  # fmt: skip
+       swaps=st.lists(st.booleans(), max_size=5), kv_dtype=st.sampled_from([None, "int8"]))  # fmt: skip
 def test_real_kernels_give_the_same_bits_from_a_tier(
-    schedule: Schedule, num_slots: int, num_host: int, swaps: list[bool]
+    schedule: Schedule, num_slots: int, num_host: int, swaps: list[bool], kv_dtype: KvFormat | None
 ) -> None:
-    computed = plan("llama", "bfloat16", 1, 20)
+    computed = plan("llama", "bfloat16", 1, 20, kv_dtype)
     wanted = [serve(Engine(computed, None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
     with TemporaryDirectory(dir=MEMORY) as name:
         for _ in range(2):  # the second finds files
-            memory = plan("llama", "bfloat16", 2, num_slots)
+            memory = plan("llama", "bfloat16", 2, num_slots, kv_dtype)
             size = memory.slot_bytes
             files = FileTier(Path(name), 1 << 30, IDENTITY, memory.pieces)
             tiers = Tiers(IDENTITY, memory, HostTier(num_host * size, size), files)

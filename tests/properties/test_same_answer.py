@@ -16,6 +16,7 @@ from trivet.framework.engine.sequence import new_request
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.plan import Limits
 from trivet.framework.graph.side_by_side import SideBySide, side_by_side
+from trivet.framework.model.loader import KvFormat
 
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
@@ -43,9 +44,11 @@ class Preemptions(NullObserver):
 
 
 @cache
-def plan(family: str, dtype: str, num_threads: int, num_slots: int) -> CpuPlan:
+def plan(family: str, dtype: str, num_threads: int, num_slots: int, kv_dtype: KvFormat | None = None) -> CpuPlan:
     limits = Limits(max_tokens=64, max_sequences=8, max_rows=8, max_context=80)
-    return cpu_plan(family, dtype, num_threads=num_threads, num_slots=num_slots, limits=limits)
+    return cpu_plan(
+        family, dtype, num_threads=num_threads, num_slots=num_slots, limits=limits, kv_dtype=kv_dtype
+    )  # fmt: skip
 
 
 @cache
@@ -80,18 +83,19 @@ def answer(deltas: list[Delta], request_id: str) -> Answer:
 @given(
     family=st.sampled_from(FAMILIES),
     dtype=st.sampled_from(["float32", "bfloat16", "int8"]),
+    kv_dtype=st.sampled_from([None, "int8"]),
     schedule=arrivals,
     chunk=st.integers(1, 64),
     num_threads=st.sampled_from([1, 2]),
     num_slots=st.sampled_from([5, 8, 20]),  # five hold one sequence of full length: the others are preempted
 )
 def test_an_answer_does_not_depend_on_what_else_is_served_or_how(
-    family: str, dtype: str, schedule: list[tuple[list[int], SamplingParams, int]], chunk: int, num_threads: int,
-    num_slots: int,
+    family: str, dtype: str, kv_dtype: KvFormat | None, schedule: list[tuple[list[int], SamplingParams, int]],
+    chunk: int, num_threads: int, num_slots: int,
 ) -> None:  # fmt: skip
-    alone = plan(family, dtype, 1, 20)
+    alone = plan(family, dtype, 1, 20, kv_dtype)
     wanted = [serve(Engine(alone, None), [(prompt, each, 0)])[0] for prompt, each, _ in schedule]
-    engine = Engine(plan(family, dtype, num_threads, num_slots), None, max_step_tokens=chunk)
+    engine = Engine(plan(family, dtype, num_threads, num_slots, kv_dtype), None, max_step_tokens=chunk)
 
     assert wanted == serve(engine, schedule)
 

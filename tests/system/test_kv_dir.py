@@ -17,7 +17,7 @@ from trivet.framework.graph.passes import DeviceName
 from trivet.framework.memory.slots import lay_out
 from trivet.framework.model import loader
 from trivet.framework.model.kv_tiers import kv_identity
-from trivet.framework.model.loader import LoadedModel, load, open_model
+from trivet.framework.model.loader import KvFormat, LoadedModel, load, open_model
 
 DEVICES: tuple[DeviceName, ...] = ("cpu", "torch")
 PROMPT = [3 + i % 200 for i in range(300)]
@@ -69,9 +69,11 @@ def test_another_model_in_the_same_folder_finds_nothing_of_it(settings: Settings
         llm.close()
 
 
-def test_another_dtype_device_or_layout_is_another_identity(settings: Settings) -> None:
-    dtypes: tuple[DType, ...] = ("bfloat16", "float32")
-    packages = [open_model(FIXTURES / "llama", dtype=dtype, settings=settings) for dtype in dtypes]
+def test_another_dtype_cache_device_or_layout_is_another_identity(settings: Settings) -> None:
+    dtypes: tuple[tuple[DType, KvFormat | None], ...] = (("bfloat16", None), ("float32", None), ("bfloat16", "int8"))
+    packages = [
+        open_model(FIXTURES / "llama", dtype=dtype, kv_dtype=kv_dtype, settings=settings) for dtype, kv_dtype in dtypes
+    ]
     identities = {
         kv_identity(package, lay_out(stream_bytes(package.graph), slot_tokens=slot_tokens), device)
         for package in packages
@@ -79,7 +81,21 @@ def test_another_dtype_device_or_layout_is_another_identity(settings: Settings) 
         for device in DEVICES
     }
 
-    assert 2 * 2 * 2 == len(identities)
+    assert 3 * 2 * 2 == len(identities)
+
+
+def test_a_block_of_one_cache_format_is_never_found_by_another(settings: Settings, tmp_path: Path) -> None:
+    answers = []
+    for kv_dtype in ("bfloat16", "int8", "int8", "bfloat16"):
+        llm = LLM(loaded(settings, kv_dir=tmp_path, kv_dtype=kv_dtype))
+        answers.append((llm.generate(PROMPT, PARAMS), found(llm)[2]))
+        llm.close()
+    whole, small, small_again, whole_again = answers
+
+    assert (0, 0) == (whole[1], small[1])
+    assert (18 * 16, 18 * 16) == (small_again[1], whole_again[1])
+    assert (whole[0], small[0]) == (whole_again[0], small_again[0])
+    assert whole[0] != small[0]
 
 
 @pytest.mark.parametrize(

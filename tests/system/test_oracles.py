@@ -78,3 +78,18 @@ def test_the_plan_agrees_with_the_graph_run_through_the_references(family: str, 
 
     # A cache entry that falls on the other side of a bfloat16 rounding moves a logit by more than float32 errors do.
     assert np.abs(cpu_plan(family, dtype).run(batch) - wanted).max() < (1e-4 if dtype == "float32" else 0.05)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_a_cache_in_int8_the_plan_agrees_with_the_references_and_nearly_with_a_cache_in_float32(
+    family: str,
+) -> None:
+    batch = step([recorded(family)["prompt"], recorded(family)["prompt"][:5]], [0, 0])
+    wanted = reference_plan(family, "float32", kv_dtype="int8").run(batch)
+    made = cpu_plan(family, "float32", kv_dtype="int8").run(batch).copy()
+    whole = cpu_plan(family, "float32").run(batch)
+
+    # An integer that falls to the other neighbour moves a logit by more than float32 errors do.
+    assert np.abs(made - wanted).max() < 0.05
+    assert np.abs(made - wanted).mean() < 1e-3
+    assert 0 < np.abs(made - whole).mean() < 0.04

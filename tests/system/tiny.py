@@ -22,7 +22,7 @@ from trivet.framework.graph.reference import ReferencePlan
 from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import parse_config
-from trivet.framework.model.loader import model_graph
+from trivet.framework.model.loader import KvFormat, model_graph
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tiny"
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -38,12 +38,12 @@ def recorded(family: str) -> dict[str, Array]:
 
 @cache
 def graph_and_weights(
-    family: str, dtype: DType, level: int = MAX_LEVEL, device: DeviceName = "cpu"
+    family: str, dtype: DType, level: int = MAX_LEVEL, device: DeviceName = "cpu", kv_dtype: KvFormat | None = None
 ) -> tuple[Graph, dict[str, Array]]:
     """`dtype` int8 keeps the matrices in it, and all else in bfloat16."""
     config, checkpoint = parse_config(open_checkpoint(FIXTURES / family).config), open_checkpoint(FIXTURES / family)
     matrices = "int8" if dtype == "int8" else None
-    graph = model_graph(config, "bfloat16" if matrices else dtype, level, device, matrices=matrices)
+    graph = model_graph(config, "bfloat16" if matrices else dtype, level, device, matrices=matrices, kv_dtype=kv_dtype)
     weights = {name: np.concatenate(list(evaluate(recipe, checkpoint.read_rows)))
                for name, recipe in graph.weights.items()}  # fmt: skip
     return graph, weights
@@ -57,8 +57,9 @@ def small_slots(graph: Graph) -> SlotLayout:
 def cpu_plan(
     family: str, dtype: DType, *, level: int = MAX_LEVEL, kept: tuple[str, ...] = (), num_threads: int = 2,
     num_slots: int = 40, limits: Limits = LIMITS, target: str | None = None, is_fetched: bool = False,
+    kv_dtype: KvFormat | None = None,
 ) -> CpuPlan:  # fmt: skip
-    graph, weights = graph_and_weights(family, dtype, level)
+    graph, weights = graph_and_weights(family, dtype, level, kv_dtype=kv_dtype)
     graph = with_fetches(graph) if is_fetched else graph
     graph = replace(graph, outputs=(*graph.outputs, *kept))
     return CpuPlan(
@@ -67,8 +68,10 @@ def cpu_plan(
     )  # fmt: skip
 
 
-def reference_plan(family: str, dtype: DType, *, level: int = MAX_LEVEL) -> ReferencePlan:
-    graph, weights = graph_and_weights(family, dtype, level)
+def reference_plan(
+    family: str, dtype: DType, *, level: int = MAX_LEVEL, kv_dtype: KvFormat | None = None
+) -> ReferencePlan:
+    graph, weights = graph_and_weights(family, dtype, level, kv_dtype=kv_dtype)
     return ReferencePlan(graph, weights, limits=LIMITS, num_slots=40, slot_tokens=SLOT_TOKENS)
 
 

@@ -138,3 +138,14 @@ def test_int8_is_near_bfloat16_and_differs_from_it(tmp_path: Path) -> None:
 
     assert 0.0 < found.mean_error < 0.05
     assert pytest.approx(found.reference_perplexity, rel=0.02) == found.perplexity
+
+
+def test_a_cache_in_int8_is_near_one_in_bfloat16_and_differs_from_it(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path, api_key=None, cpu_target=None)
+    prompt = recorded("llama")["prompt"].tolist()
+    small, half = Side("cpu", "bfloat16", kv_dtype="int8"), Side("cpu", "bfloat16")
+    found = measure(str(FIXTURES / "llama"), prompt, small, half, (0,), settings)
+
+    assert 0.0 < found.mean_error < 0.05
+    assert pytest.approx(found.reference_perplexity, rel=0.02) == found.perplexity
+    assert "bfloat16 with a KV cache in int8 on cpu" == str(small)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.small_model import LLAMA_CONFIG
-from trivet.base.errors import ResourceError
+from trivet.base.errors import ConfigError, ResourceError
 from trivet.base.units import GIB, MIB
 from trivet.cli.plan import plan
 from trivet.driver.devices.soc import soc_named, socs
@@ -63,6 +63,19 @@ def test_a_7b_model_has_the_weights_and_the_cache_that_its_sizes_say():
     assert 28 * 2 * 4 * 128 * 2 == found.kv_token_bytes
     assert 16 * 8192 * found.kv_token_bytes == found.kv_bytes
     assert found.speed is not None and "reading weights" == found.speed.decode_bound
+
+
+def test_a_cache_in_int8_has_room_for_nearly_twice_the_tokens_and_reads_half_the_bytes():
+    config, room = parse_config(SEVEN_B), Room("pretended", 64 * GIB, 1e12, 1e14)
+    whole, small = (
+        capacity(model_graph(config, "bfloat16", kv_dtype=kv_dtype), room, 8192, 64, 512) for kv_dtype in (None, "int8")
+    )
+
+    assert 28 * 2 * 4 * (128 + 2 * 2) == small.kv_token_bytes
+    assert whole.weight_bytes == small.weight_bytes
+    assert 1.9 * whole.slot_tokens <= small.slot_tokens + BLOCK_TOKENS
+    assert 1.9 * whole.max_concurrency <= small.max_concurrency
+    assert small.speed.decode_s < whole.speed.decode_s
 
 
 @given(st.integers(1, 64 * MIB), st.integers(1, 4096), st.integers(1, 64))
@@ -132,3 +145,16 @@ def test_a_chip_without_bfloat16_is_refused_for_it(tmp_path):
 
     assert isinstance(result.exception, ResourceError)
     assert "--dtype float32" == result.exception.hint
+
+
+def test_the_command_plans_a_cache_in_int8_for_the_cpu_and_refuses_it_for_a_chip(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    monkeypatch.setattr("trivet.cli.plan.host_room", lambda: Room("pretended", 64 * GIB, 1e12, 1e14))
+    asked = [str(tmp_path / "config.json"), "--kv-dtype", "int8"]
+    result = CliRunner().invoke(plan, asked)
+    refused = CliRunner().invoke(plan, [*asked, "--device", "910B3"])
+
+    assert "bfloat16, KV cache in int8" in result.output
+    assert "--kv-dtype int8 --max-context" in result.output
+    assert isinstance(refused.exception, ConfigError)
+    assert "--kv-dtype int8: npu keeps its KV cache in float32 or bfloat16" == refused.exception.message

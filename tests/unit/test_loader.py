@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.tiny import FIXTURES
-from trivet.base.errors import CheckpointError, ResourceError
+from trivet.base.errors import CheckpointError, ConfigError, ResourceError
 from trivet.base.settings import Settings
 from trivet.base.units import GIB, KIB, MIB
 from trivet.driver.readers.placement import read_placement_facts
@@ -118,6 +118,23 @@ def test_weights_in_int8_have_a_package_of_their_own_half_the_size_and_are_found
     assert small.weight_bytes < 0.6 * whole.weight_bytes
     assert small.path == open_model(small.path, weights="int8", settings=settings).path
     assert small.path == open_model(small.path, settings=settings).path
+
+
+def test_a_cache_in_int8_needs_no_other_package_and_holds_more_tokens(settings: Settings) -> None:
+    whole, small = (
+        load(LLAMA, settings=settings, kv_dtype=kv_dtype, kv_memory=32 * MIB) for kv_dtype in (None, "int8")
+    )  # type: ignore[misc]
+
+    assert whole.package.path == small.package.path
+    assert {"int8"} == {small.package.graph.values[stream.name].dtype for stream in small.package.graph.streams}
+    assert 1.7 * whole.memory.kv_tokens < small.memory.kv_tokens  # its heads are of 16, a scale for each
+    for loaded in (whole, small):
+        loaded.plan.close()
+
+
+def test_a_device_that_keeps_no_cache_in_int8_is_refused_before_anything_is_read(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="--kv-dtype int8: npu keeps its KV cache in float32 or bfloat16"):
+        open_model("nowhere", device="npu", kv_dtype="int8", settings=settings)
 
 
 def test_a_package_that_is_not_in_the_weights_asked_for_is_refused(settings: Settings) -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from trivet.framework.engine.probe import RECORD, Answer, record_answer, recorded_answer
+from tests.system.tiny import FIXTURES
+from trivet.base.settings import Settings
+from trivet.framework.engine.probe import RECORD, Answer, record_answer, recorded_answer, who_answers
+from trivet.framework.model.loader import KvFormat, open_model
 
 ANSWER = Answer(prompt=(1, 2), tokens=(3, 4), logprobs=(-0.5, -0.25))
 OTHER = Answer(prompt=(1, 2), tokens=(3, 5), logprobs=(-0.5, -0.125))
@@ -28,6 +31,17 @@ def test_what_is_no_record_is_no_answer_and_is_replaced(text: str, tmp_path: Pat
     assert recorded_answer(tmp_path, "cpu") is None
     assert record_answer(tmp_path, "cpu", ANSWER)
     assert ANSWER == recorded_answer(tmp_path, "cpu")
+
+
+def test_a_format_of_the_cache_that_is_not_the_package_s_has_its_own_record(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path, api_key=None, cpu_target=None)
+    formats: tuple[KvFormat | None, ...] = (None, "bfloat16", "int8")
+    packages = [open_model(FIXTURES / "llama", kv_dtype=kv_dtype, settings=settings) for kv_dtype in formats]
+
+    assert ["cpu", "cpu", "cpu int8"] == [who_answers(package, "cpu") for package in packages]
+    assert record_answer(tmp_path, "cpu", ANSWER)
+    assert record_answer(tmp_path, "cpu int8", OTHER)
+    assert (ANSWER, OTHER) == (recorded_answer(tmp_path, "cpu"), recorded_answer(tmp_path, "cpu int8"))
 
 
 def test_a_folder_that_is_not_there_is_said_by_false(tmp_path: Path) -> None:

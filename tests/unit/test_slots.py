@@ -11,6 +11,8 @@ from trivet.framework.memory.slots import SlotPool, kv_token_bytes, lay_out
 
 def test_a_token_of_a_kv_stream_is_a_key_and_a_value_per_head():
     assert 2 * 3 * 64 * 2 == kv_token_bytes(3, 64, "bfloat16")
+    assert 2 * 3 * (64 + 2) == kv_token_bytes(3, 64, "int8")
+    assert 2 * 3 * (80 + 2 * 2) == kv_token_bytes(3, 80, "int8")
 
 
 def test_a_slot_of_thirty_layers_holds_whole_blocks_within_two_mebibytes():

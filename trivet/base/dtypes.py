@@ -2,11 +2,11 @@
 
 NumPy has no bfloat16: an array of bfloat16 is an array of `uint16` whose dtype name travels beside it.
 
-int8 is a format of weights: along the last axis, each group of 64 has a scale, in bfloat16. A row is its integers, then
-the scales of its groups, so that an array of int8 is one of `uint8` whose last axis has `row_bytes(width)`. An integer
-times a scale is exact in float32: reading the format rounds nothing. Groups of 64 take 1.03 bytes a weight; on
-SmolLM2-135M groups of 32 took 3 % more and were nearer to bfloat16 (mean divergence 0.0012 nats, not 0.0019), those of
-128 took 1.5 % less and were farther (0.0024).
+int8 is a format of weights and of a KV cache: along the last axis, each group of 64 has a scale, in bfloat16. A row is
+its integers, then the scales of its groups, so that an array of int8 is one of `uint8` whose last axis has
+`row_bytes(width)`. An integer times a scale is exact in float32: reading the format rounds nothing. Groups of 64 take
+1.03 bytes a weight; on SmolLM2-135M groups of 32 took 3 % more and were nearer to bfloat16 (mean divergence 0.0012
+nats, not 0.0019), those of 128 took 1.5 % less and were farther (0.0024).
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def integers_and_scales(rows: Array) -> tuple[Array, Array]:
     return rows[..., :width].view(np.int8), np.ascontiguousarray(rows[..., width:]).view(np.uint16)
 
 
+def steps(rows: Array) -> Array:
+    """The distance from each number to its neighbours in the format, of rows of int8; NaN where the number is."""
+    integers, scales = integers_and_scales(rows)
+    return np.repeat(_from_bfloat16(scales), GROUP, axis=-1)[..., : integers.shape[-1]]
+
+
 def cast(array: Array, source: DType, target: DType) -> Array:
     """`array`, stored as `source`, as `target`.
 
@@ -75,9 +81,7 @@ def cast(array: Array, source: DType, target: DType) -> Array:
 
 
 def _from_int8(rows: Array) -> Array:
-    integers, scales = integers_and_scales(rows)
-    spread = np.repeat(_from_bfloat16(scales), GROUP, axis=-1)[..., : integers.shape[-1]]
-    values: Array = integers.astype(np.float32) * spread
+    values: Array = integers_and_scales(rows)[0].astype(np.float32) * steps(rows)
     return values
 
 

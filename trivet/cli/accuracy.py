@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
     from trivet.base.dtypes import DType
     from trivet.framework.engine.accuracy import Agreement, Published, Side
     from trivet.framework.graph.passes import DeviceName
+    from trivet.framework.model.loader import KvFormat
 
 _DEVICES = click.Choice(["cpu", "torch", "npu"])
 _DTYPES = click.Choice(["bfloat16", "float32"])
@@ -21,6 +22,7 @@ _DTYPES = click.Choice(["bfloat16", "float32"])
 @click.option("--device", type=_DEVICES, default="cpu", show_default=True, help="What is judged")
 @click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="In which format")
 @click.option("--weights", type=click.Choice(["int8"]), help="With its matrices in 8 bits")
+@click.option("--kv-dtype", type=click.Choice(["bfloat16", "int8"]), help="With its KV cache in that format")
 @click.option("--against", metavar="REFERENCE", default="cpu", show_default=True,
               help="A device; hf: transformers in float32; package[:PATH]: a package as it is")  # fmt: skip
 @click.option("--against-dtype", type=_DTYPES, default="float32", show_default=True,
@@ -32,8 +34,8 @@ _DTYPES = click.Choice(["bfloat16", "float32"])
               help="Tokens by which both continue, to see where they part")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON")
 def accuracy(
-    model: str, device: DeviceName, dtype: DType, weights: Literal["int8"] | None, against: str, against_dtype: DType,
-    text: Path | None, tokens: str | None, greedy: int, as_json: bool,
+    model: str, device: DeviceName, dtype: DType, weights: Literal["int8"] | None, kv_dtype: KvFormat | None,
+    against: str, against_dtype: DType, text: Path | None, tokens: str | None, greedy: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare MODEL on a device and in a format with a reference: logits, choices, and the drift layer by layer."""
     import msgspec
@@ -46,7 +48,7 @@ def accuracy(
     from trivet.framework.model.tokenizer import Tokenizer
 
     settings = read_settings()
-    subject, reference = Side(device, dtype, weights), _reference(against, against_dtype)
+    subject, reference = Side(device, dtype, weights, kv_dtype=kv_dtype), _reference(against, against_dtype)
     package = open_model(model, device=device, dtype=dtype, weights=weights, settings=settings)
     most = package.config.max_context - greedy
     if tokens is not None:

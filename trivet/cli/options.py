@@ -41,6 +41,8 @@ _MODEL_OPTIONS = (
                  help="Format of weights and KV cache; sums are float32 in both  [default: bfloat16]"),
     click.option("--weights", type=click.Choice(["int8"]),
                  help="Keep the matrices in 8 bits: half the bytes a token reads  [default: as --dtype]"),
+    click.option("--kv-dtype", type=click.Choice(["bfloat16", "int8"]),
+                 help="Format of the KV cache; int8 holds almost twice the tokens  [default: as --dtype]"),
     click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]"),
     click.option("--max-context", type=click.IntRange(1), help="Positions of one sequence  [default: the model's]"),
     click.option("--kv-memory", type=Size(), help="Size of the KV pool, such as 2GiB  [default: planned]"),

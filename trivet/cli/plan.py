@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     from trivet.base.dtypes import DType
     from trivet.framework.engine.capacity import Capacity, Room
     from trivet.framework.model.config import ModelConfig
+    from trivet.framework.model.loader import KvFormat
 
 
 @click.command()
@@ -22,6 +23,9 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     default="bfloat16",
     show_default=True,
     help="Format of weights and KV cache",
+)
+@click.option(
+    "--kv-dtype", type=click.Choice(["bfloat16", "int8"]), help="Format of the KV cache  [default: as --dtype]"
 )
 @click.option("--context", type=click.IntRange(1), help="Positions of each sequence  [default: the model's]")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Sequences at once")
@@ -35,8 +39,8 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the budget as JSON")
 def plan(
-    model: Path, device: str | None, dtype: DType, context: int | None, concurrency: int, max_step_tokens: int,
-    lanes: str, as_json: bool,
+    model: Path, device: str | None, dtype: DType, kv_dtype: KvFormat | None, context: int | None, concurrency: int,
+    max_step_tokens: int, lanes: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the budget of MODEL on a device: weights, KV cache, activations, and what bounds its speed.
 
@@ -47,7 +51,7 @@ def plan(
     from trivet.framework.model.loader import model_graph
 
     config = read_config(model)
-    graph = model_graph(config, dtype, device="cpu" if device is None else "npu")
+    graph = model_graph(config, dtype, device="cpu" if device is None else "npu", kv_dtype=kv_dtype)
     if lanes == "2" and device is not None:
         raise ResourceError("--lanes 2: only a CPU's cores are shared out between lanes", "--lanes 1")
     room = host_room() if device is None else chip_room(device, dtype)
@@ -56,13 +60,14 @@ def plan(
     if as_json:
         print_json(room, found)
     else:
-        click.echo(f"model        {config.architecture}, {config.num_layers} layers, {dtype}")
+        cache = f", KV cache in {kv_dtype}" if kv_dtype else ""
+        click.echo(f"model        {config.architecture}, {config.num_layers} layers, {dtype}{cache}")
         print_budget(room, found, positions, concurrency)
     found.check(room, positions, concurrency)
     if not as_json:
         kv_memory = f"{-(-found.kv_bytes // 2**20)}MiB"
-        where = "" if device is None else "--device npu "
-        click.echo(f"start        trivet up {model} {where}--max-context {positions} --max-sequences {concurrency} "
+        how = ("" if device is None else "--device npu ") + (f"--kv-dtype {kv_dtype} " if kv_dtype else "")
+        click.echo(f"start        trivet up {model} {how}--max-context {positions} --max-sequences {concurrency} "
                    f"--kv-memory {kv_memory}{' --lanes 2' if lanes == '2' else ''}")  # fmt: skip
 
 

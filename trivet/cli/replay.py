@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     from trivet.framework.engine.replay.simulation import Served
     from trivet.framework.engine.replay.trace import Arrival
     from trivet.framework.memory.reclaim import ReclaimName
+    from trivet.framework.model.loader import KvFormat
 
 
 ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of the room
@@ -23,6 +24,7 @@ ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of th
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--device", metavar="CHIP", help="An Ascend chip, such as 910B3  [default: this host's processor]")
+@click.option("--kv-dtype", type=click.Choice(["bfloat16", "int8"]), help="Format of the KV cache  [default: bfloat16]")
 @click.option("--kv-memory", type=Size(), help="Size of the KV pool  [default: what the weights leave]")
 @click.option("--slot-tokens", type=click.IntRange(1), help="Tokens of a slot  [default: those that fit 2 MiB]")
 @click.option("--context", type=click.IntRange(1), help="Positions of a sequence  [default: the model's]")
@@ -66,10 +68,10 @@ ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of th
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON")
 def replay(
-    trace: Path, model: Path, device: str | None, kv_memory: int | None, slot_tokens: int | None, context: int | None,
-    max_sequences: int, max_step_tokens: int, target_itl: float | None, target_ttft: float | None, max_waiting: int,
-    kv_reclaim: ReclaimName, speedup: float, requests: int | None, tiers: tuple[int, ...], real: bool, scale: str,
-    as_json: bool,
+    trace: Path, model: Path, device: str | None, kv_dtype: KvFormat | None, kv_memory: int | None,
+    slot_tokens: int | None, context: int | None, max_sequences: int, max_step_tokens: int, target_itl: float | None,
+    target_ttft: float | None, max_waiting: int, kv_reclaim: ReclaimName, speedup: float, requests: int | None,
+    tiers: tuple[int, ...], real: bool, scale: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Replay TRACE against the scheduler as it would serve MODEL on a device, and say what its clients would see.
 
@@ -95,11 +97,14 @@ def replay(
         if device or slot_tokens or target_itl or target_ttft or tiers:
             raise TrivetError("--real takes no --device, --slot-tokens, --target-itl, --target-ttft or --tier",
                               "leave them out: it serves on this host, and refuses nobody")  # fmt: skip
-        compared = replay_here(model, arrivals, kv_memory, context, max_sequences, max_step_tokens, kv_reclaim)
+        compared = replay_here(
+            model, arrivals, kv_reclaim, kv_dtype=kv_dtype, kv_memory=kv_memory, max_context=context,
+            max_sequences=max_sequences, max_step_tokens=max_step_tokens,
+        )  # fmt: skip
         print_comparison(compared, as_json)
         return
     config = read_config(model)
-    graph = model_graph(config, "bfloat16", device="cpu" if device is None else "npu")
+    graph = model_graph(config, "bfloat16", device="cpu" if device is None else "npu", kv_dtype=kv_dtype)
     room = host_room() if device is None else chip_room(device, "bfloat16")
     if room.rates is None:
         raise ResourceError(f"--device {room.name}: no bandwidth of this chip is published", "--device 910B3")
@@ -135,17 +140,13 @@ def replay(
         )
 
 
-def replay_here(
-    model: Path, arrivals: list[Arrival], kv_memory: int | None, context: int | None, max_sequences: int,
-    max_step_tokens: int, kv_reclaim: ReclaimName,
-) -> Comparison:  # fmt: skip
-    """MODEL on this host's processor, with costs that are measured first."""
+def replay_here(model: Path, arrivals: list[Arrival], kv_reclaim: ReclaimName, **options: Any) -> Comparison:
+    """MODEL on this host's processor, loaded with `options`, with costs that are measured first."""
     from trivet.framework.engine.cost_model import calibrated
     from trivet.framework.engine.replay.compared import compare
     from trivet.framework.model.loader import load
 
-    loaded = load(model, kv_memory=kv_memory, max_context=context, max_sequences=max_sequences,
-                  max_step_tokens=max_step_tokens)  # fmt: skip
+    loaded = load(model, **options)
     return compare(loaded.plan, calibrated(loaded.plan), arrivals, kv_reclaim)
 
 

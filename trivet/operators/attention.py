@@ -1,7 +1,8 @@
 """The KV cache's operators: keys and values go into slots, attention reads them back.
 
 Both see a ragged batch: `starts` says which tokens belong to which sequence, `slots` where a sequence's positions are.
-The logical shape of a cache is [slots, slot_tokens, 2, num_kv_heads, head_dim], whatever its layout.
+The logical shape of a cache is [slots, slot_tokens, 2, num_kv_heads, head_dim], whatever its layout. In int8 a scale is
+of one head of one token, or of 64 of its elements where it has more: what a token leaves there depends on no other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType, item_bytes
+from trivet.base.dtypes import Array, DType, row_bytes
 from trivet.operators.contract import (
     FLOATS,
     Argument,
@@ -32,7 +33,10 @@ _BATCH = (
     Argument("starts", ("sequence_starts",), ("int32",)),
     Argument("slots", ("sequences", "max_slots"), ("int32",)),
 )
-CACHE = Argument("cache", ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim"), layouts=("rows", "kv", "blocks"))
+_FORMATS: tuple[DType, ...] = (*FLOATS, "int8")  # the formats that keys and values are kept in
+_AXES = ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim")
+CACHE = Argument("cache", _AXES, _FORMATS, layouts=("rows", "kv", "blocks"))
+STORED = Argument("cache'", CACHE.axes, _FORMATS, layouts=CACHE.layouts)
 
 
 def _kv_store(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
@@ -81,13 +85,13 @@ _CASES: tuple[tuple[int, int, int, int, list[tuple[int, int]]], ...] = (
     (14, 2, 64, 48, [(100, 1), (7, 19), (0, 1), (130, 3)]),
     (8, 2, 128, 128, [(127, 2), (130, 1), (0, 17)]),
     (3, 1, 16, 32, [(520, 1), (250, 11), (0, 1)]),
+    (4, 2, 80, 32, [(77, 1), (0, 40)]),  # two scales for a head, the second of fewer elements
 )
 
 
 def _batches(rng: np.random.Generator) -> Iterator[tuple[int, int, int, int, DType, Ragged, dict[str, int]]]:
-    dtypes: tuple[DType, ...] = FLOATS
     for num_heads, num_kv_heads, head_dim, slot_tokens, lengths in _CASES:
-        for dtype in dtypes:
+        for dtype in _FORMATS:
             batch = ragged(rng, slot_tokens, lengths)
             sizes = {
                 "tokens": len(batch.positions),
@@ -165,7 +169,7 @@ def _token_bytes(call: Call) -> int:
     dtype = _cache(call).dtype
     assert dtype is not None
     kv_heads, head_dim = _cache_sizes(call)
-    return 2 * kv_heads * head_dim * item_bytes(dtype)
+    return 2 * kv_heads * row_bytes(head_dim, dtype)
 
 
 def _store_bytes(call: Call, sizes: Mapping[str, int]) -> int:
@@ -199,7 +203,7 @@ register(
         name="kv_store",
         summary="the cache with the keys and values of the new tokens at their positions",
         inputs=(Argument("k", ("tokens", "kv_width")), Argument("v", ("tokens", "kv_width")), CACHE, *_BATCH),
-        outputs=(Argument("cache'", CACHE.axes, layouts=CACHE.layouts),),
+        outputs=(STORED,),
         reference=_kv_store,
         samples=_store_samples,
         tolerance=Tolerance(0.0, 0.0, "copies, rounded once to the cache's format"),
@@ -220,11 +224,17 @@ register(
             CACHE,
             *_BATCH,
         ),
-        outputs=(Argument("q'", ("tokens", "q_width")), Argument("cache'", CACHE.axes, layouts=CACHE.layouts)),
+        outputs=(Argument("q'", ("tokens", "q_width")), STORED),
         attributes=("head_dim",),
         reference=_rope_kv_store,
         samples=_rope_store_samples,
-        tolerance=Tolerance(1e-6, 8e-3, "rotated in float32, then rounded once to the cache's format (bfloat16: 2⁻⁸)"),
+        tolerance=Tolerance(
+            1e-6,
+            8e-3,
+            "rotated in float32, then rounded once to the cache's format (bfloat16: 2⁻⁸; int8: one step, where a "
+            "number is half way between two, and the scale in bfloat16)",
+            steps=1,
+        ),
         flops=lambda call, sizes: 3 * call.outputs[0].bytes(sizes) // 4,
         fewest_bytes=_store_bytes,
         updates={"cache'": "cache"},

@@ -94,12 +94,13 @@ class Tolerance:
     """How far an implementation may be from the reference: |error| ≤ absolute + relative · |reference|.
 
     With bfloat16 rows `HALF` is added to both: each factor and the result are rounded, by 2⁻⁹ of themselves, and a sum
-    of rounded products of order one may cancel.
+    of rounded products of order one may cancel. What is stored in int8 may be off by `steps` of its group beside that.
     """
 
     absolute: float
     relative: float
     reason: str
+    steps: int = 0
 
     HALF: ClassVar[float] = 2.0**-6
 

@@ -6,8 +6,8 @@ cache is the cache: only between the two, nobody may touch it.
 
 from __future__ import annotations
 
-from trivet.operators.attention import CACHE
-from trivet.operators.contract import OUTSIDE, Argument, Operator, Tolerance, register
+from trivet.operators.attention import CACHE, STORED
+from trivet.operators.contract import OUTSIDE, Operator, Tolerance, register
 
 
 def _outside(name: str, summary: str) -> Operator:
@@ -15,7 +15,7 @@ def _outside(name: str, summary: str) -> Operator:
         name=name,
         summary=summary,
         inputs=(CACHE,),
-        outputs=(Argument("cache'", CACHE.axes, layouts=CACHE.layouts),),
+        outputs=(STORED,),
         reference=lambda call, inputs: [array for array in inputs if array is not None],
         samples=lambda rng: iter(()),
         tolerance=Tolerance(0.0, 0.0, "nothing is computed"),

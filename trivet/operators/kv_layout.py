@@ -1,44 +1,96 @@
 """How one stream of keys and values lies inside the slots of the KV pool, and what is in it.
 
-Inside a slot a stream holds, contiguous and in this order:
+A slot has, contiguous and in this order, the keys of a stream and its values, both as blocks of 16 tokens:
 
-    keys    [num_kv_heads, slot_tokens / 16, head_dim / pair, 16 tokens, pair]
-    values  [num_kv_heads, slot_tokens, head_dim]
+    keys    [num_kv_heads, slot_tokens / 16] blocks of [head_dim / pair, 16 tokens, pair]
+    values  [num_kv_heads, slot_tokens / 16] blocks of [16 tokens, head_dim]
 
 Keys of 16 tokens lie side by side, so that a query's scores of 16 tokens are one register and each is one chain of
-multiply-adds over head_dim; values are read a token at a time. Both are streamed from front to back. A pair is the
-elements of a key that fit a word: 2 of bfloat16, which a shift and a mask turn into floats; 1 of float32.
+multiply-adds over head_dim; values are read a token at a time. Both are streamed from front to back. A pair is 2 of
+bfloat16, which fit a word, and which a shift and a mask turn into floats; else it is 1.
+
+In int8 a block begins with its scales, [head_dim / 64, 16 tokens] in bfloat16: what is read together lies together.
+A scale is of one token, so that no token's bits depend on which others share its block.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trivet.base.dtypes import Array
+from trivet.base.dtypes import GROUP, Array, integers_and_scales
 
 BLOCK_TOKENS = 16
+_SCALE_BYTES = 2
 
 
 def pack_kv(logical: Array) -> Array:
-    """[slots, slot_tokens, 2, num_kv_heads, head_dim] → [slots, elements of the stream], contiguous."""
-    num_slots, _, _, heads, head_dim = logical.shape
-    pair = _pair(logical)
-    keys = logical[:, :, 0].reshape(num_slots, -1, BLOCK_TOKENS, heads, head_dim // pair, pair)
-    keys = keys.transpose(0, 3, 1, 4, 2, 5).reshape(num_slots, -1)
-    values = logical[:, :, 1].transpose(0, 2, 1, 3).reshape(num_slots, -1)
-    return np.ascontiguousarray(np.concatenate([keys, values], axis=1))
+    """[slots, slot_tokens, 2, num_kv_heads, head_dim] → [slots, elements of the stream], contiguous.
+
+    Of int8 (uint8) the last axis is rows as `trivet.base.dtypes` has them, and an element a byte.
+    """
+    parts = [_halves(logical)] if logical.dtype != np.uint8 else _halves_of_int8(logical)
+    halves = [np.concatenate(each, axis=-1).reshape(len(logical), -1) for each in zip(*parts, strict=True)]
+    return np.ascontiguousarray(np.concatenate(halves, axis=1))
 
 
 def unpack_kv(stored: Array, slot_tokens: int, num_kv_heads: int, head_dim: int) -> Array:
     """The inverse of `pack_kv`."""
-    num_slots = stored.shape[0]
-    half = num_kv_heads * slot_tokens * head_dim
-    pair = _pair(stored)
-    keys = stored[:, :half].reshape(num_slots, num_kv_heads, -1, head_dim // pair, BLOCK_TOKENS, pair)
-    keys = keys.transpose(0, 2, 4, 1, 3, 5).reshape(num_slots, slot_tokens, num_kv_heads, head_dim)
-    values = stored[:, half : 2 * half].reshape(num_slots, num_kv_heads, slot_tokens, head_dim).transpose(0, 2, 1, 3)
-    return np.stack([keys, values], axis=2)
+    blocks = stored.reshape(len(stored), 2, num_kv_heads, slot_tokens // BLOCK_TOKENS, -1)
+    if stored.dtype != np.uint8:
+        return _unpacked(blocks, head_dim)
+    num_groups = -(-head_dim // GROUP)
+    end = num_groups * BLOCK_TOKENS * _SCALE_BYTES
+    scales = np.ascontiguousarray(blocks[..., :end]).view(np.uint16)
+    by_token = np.stack([_tokens(_along(scales[:, half], num_groups, 1)) for half in (0, 1)], axis=2)
+    return np.concatenate([_unpacked(blocks[..., end:], head_dim), by_token.view(np.uint8)], axis=-1)
+
+
+def _halves_of_int8(logical: Array) -> list[tuple[Array, Array]]:
+    """The scales of keys and of values, then their integers."""
+    integers, scales = integers_and_scales(logical)
+    across = [_flat(_across(_blocks(scales[:, :, half]), 1)).view(np.uint8) for half in (0, 1)]
+    return [(across[0], across[1]), _halves(integers.view(np.uint8))]
+
+
+def _halves(elements: Array) -> tuple[Array, Array]:
+    """Keys and values, [slots, heads, blocks, elements of a block]."""
+    keys, values = (_blocks(elements[:, :, half]) for half in (0, 1))
+    return _flat(_across(keys, _pair(elements))), _flat(values)
+
+
+def _unpacked(blocks: Array, head_dim: int) -> Array:
+    keys = _along(blocks[:, 0], head_dim, _pair(blocks))
+    values = blocks[:, 1].reshape(*keys.shape)
+    return np.stack([_tokens(keys), _tokens(values)], axis=2)
+
+
+def _blocks(tokens: Array) -> Array:
+    """[slots, tokens, heads, width] → [slots, heads, blocks, 16, width]."""
+    slots, _, heads, width = tokens.shape
+    return tokens.reshape(slots, -1, BLOCK_TOKENS, heads, width).transpose(0, 3, 1, 2, 4)
+
+
+def _tokens(blocks: Array) -> Array:
+    """The inverse of `_blocks`."""
+    slots, heads, num_blocks, tokens, width = blocks.shape
+    return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1, 4)).reshape(slots, num_blocks * tokens, heads, width)
+
+
+def _across(blocks: Array, pair: int) -> Array:
+    """[…, 16, width] → […, width / pair, 16, pair]: the tokens of a block side by side."""
+    *outer, tokens, width = blocks.shape
+    return blocks.reshape(*outer, tokens, width // pair, pair).swapaxes(-3, -2)
+
+
+def _along(flat: Array, width: int, pair: int) -> Array:
+    """The inverse of `_across`, of blocks in one piece each."""
+    paired = flat.reshape(*flat.shape[:-1], width // pair, BLOCK_TOKENS, pair)
+    return paired.swapaxes(-3, -2).reshape(*flat.shape[:-1], BLOCK_TOKENS, width)
+
+
+def _flat(blocks: Array) -> Array:
+    return np.ascontiguousarray(blocks).reshape(*blocks.shape[:3], -1)
 
 
 def _pair(elements: Array) -> int:
-    return 4 // elements.itemsize
+    return 2 if elements.itemsize == 2 else 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType, cast
+from trivet.base.dtypes import Array, DType, cast, steps
 from trivet.operators.contract import OPERATORS, Operator, Sample, TensorSpec, resolve
 
 
@@ -85,7 +85,7 @@ def in_format(operator: Operator, sample: Sample, activations: DType) -> Sample:
         specs.append(spec)
         arrays.append(array)
     outputs = tuple(
-        replace(spec, dtype=activations) if activations in argument.dtypes else spec
+        replace(spec, dtype=activations) if spec.dtype != "int8" and activations in argument.dtypes else spec
         for argument, spec in zip(operator.outputs, sample.call.outputs, strict=False)
     )
     call = replace(sample.call, inputs=tuple(specs), outputs=outputs)
@@ -102,10 +102,13 @@ def _check(operator: Operator, sample: Sample, run: Run, activations: DType) -> 
     for argument, spec, want, got in zip(operator.outputs, sample.call.outputs, wanted, made, strict=False):
         assert spec.dtype is not None
         values = cast(got, spec.dtype, "float32").astype(np.float64)
-        rounded = cast(cast(want.astype(np.float32), "float32", spec.dtype), spec.dtype, "float32").astype(np.float64)
+        stored = cast(want.astype(np.float32), "float32", spec.dtype)
+        rounded = cast(stored, spec.dtype, "float32").astype(np.float64)
         error = _error(values, rounded)
         # Indices are right or wrong: none is nearly right.
         allowed = np.zeros(()) if spec.dtype == "int32" else operator.tolerance.allows(rounded, activations)
+        if spec.dtype == "int8":
+            allowed = allowed + operator.tolerance.steps * np.nan_to_num(steps(stored))
         if not (error <= allowed).all():
             worst_at = int(np.argmax(np.where(np.isnan(error), np.inf, error - allowed)))
             return float("inf"), (

@@ -146,7 +146,7 @@ def _framework(report: LegReport, model: str, settings: Settings, options: dict[
     prompt = probe.probe_prompt(loaded)
     alone, _ = probe.answer_alone(plan, prompt)
     _same_answer(report, alone, probe.answer_in_a_crowd(plan, prompt))
-    _answer_of_before(report, alone, package.path, options.get("device") or "cpu")
+    _answer_of_before(report, alone, package.path, probe.who_answers(package, options.get("device") or "cpu"))
 
     answer, speed = probe.answer_alone(plan, prompt)  # warm now
     assert answer == alone, "the same prompt gave two answers"
@@ -173,10 +173,10 @@ def _same_answer(report: LegReport, alone: probe.Answer, crowd: probe.Answer) ->
                "report this with the output of: trivet version")  # fmt: skip
 
 
-def _answer_of_before(report: LegReport, answer: probe.Answer, package: Path, device: DeviceName) -> None:
-    before = probe.recorded_answer(package, device)
+def _answer_of_before(report: LegReport, answer: probe.Answer, package: Path, who: str) -> None:
+    before = probe.recorded_answer(package, who)
     if before is None or before.prompt != answer.prompt:
-        kept = probe.record_answer(package, device, answer)
+        kept = probe.record_answer(package, who, answer)
         detail = "recorded now, later starts are compared with it" if kept else "not recorded: the package is read-only"
         report.add("known_answer", "passed", detail)
     elif before.tokens == answer.tokens:

@@ -24,7 +24,7 @@ from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, BoundPlan, Limits
 from trivet.framework.memory.slots import lay_out
 from trivet.framework.model.json_file import write_json
-from trivet.framework.model.loader import open_model
+from trivet.framework.model.loader import KvFormat, open_model
 from trivet.framework.model.package import Package
 from trivet.framework.model.tokenizer import Tokenizer
 
@@ -42,10 +42,12 @@ class Side:
     dtype: DType | None  # None: as the package has it
     weights: Literal["int8"] | None = None
     model: str | None = None  # None: the model that is asked about
+    kv_dtype: KvFormat | None = None
 
     def __str__(self) -> str:
-        weights = f" with {self.weights} weights" if self.weights else ""
-        where = f"{self.dtype or 'its own format'}{weights} on {self.device}"
+        kept = [f"{self.weights} weights"] if self.weights else []
+        kept += [f"a KV cache in {self.kv_dtype}"] if self.kv_dtype else []
+        where = f"{self.dtype or 'its own format'}{' with ' if kept else ''}{' and '.join(kept)} on {self.device}"
         return where if self.model is None else f"{self.model} in {where}"
 
 
@@ -188,7 +190,12 @@ def _opened(
         yield open_published(model)
         return
     package = open_model(
-        side.model or model, device=side.device, dtype=side.dtype, weights=side.weights, settings=settings
+        side.model or model,
+        device=side.device,
+        dtype=side.dtype,
+        weights=side.weights,
+        kv_dtype=side.kv_dtype,
+        settings=settings,
     )
     with _bound(package, side.device, num_tokens, cpus, settings) as compute:
         yield compute

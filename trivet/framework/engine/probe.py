@@ -1,7 +1,8 @@
 """Does a loaded model keep its word, and how fast is it? One prompt, answered greedily: alone, then in a crowd.
 
 The two must agree bit for bit, whatever else runs and however the prompt was cut. The answer is kept with the
-package, one for each device, so that a later start on this or another host can be compared with it.
+package, one for each device and format of the KV cache, so that a later start on this or another host can be compared
+with it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import LoadedModel
+from trivet.framework.model.package import Package
 
 QUESTION = "What is the capital of France?"
 RECORD = "answer.json"  # in the package's folder
@@ -88,33 +90,39 @@ def answer_in_a_crowd(plan: BoundPlan, prompt: Sequence[int]) -> Answer:
     return _answer(prompt, deltas, "alone")
 
 
-def recorded_answer(package: Path, device: DeviceName) -> Answer | None:
-    """What an earlier start on `device` answered; None where none was recorded, or the record cannot be read.
+def who_answers(package: Package, device: DeviceName) -> str:
+    """Whose answers are the same: those of a device, and of a format where the KV cache has one of its own.
 
-    Devices round differently, so their greedy answers may part; each is held to its own.
+    Each rounds differently, so their greedy answers may part; each is held to its own.
     """
+    formats = {package.graph.values[stream.name].dtype for stream in package.graph.streams}
+    return " ".join([device, *sorted(dtype for dtype in formats if dtype not in (None, package.dtype))])
+
+
+def recorded_answer(package: Path, who: str) -> Answer | None:
+    """What an earlier start of `who` answered; None where none was recorded, or the record cannot be read."""
     try:
-        document = _records(package)[device]
+        document = _records(package)[who]
         return Answer(*(tuple(document[key]) for key in ("prompt", "tokens", "logprobs")))
     except (KeyError, TypeError):
         return None
 
 
-def record_answer(package: Path, device: DeviceName, answer: Answer) -> bool:
-    """Keep the answer with the package, beside those of other devices; False where the folder cannot be written to."""
+def record_answer(package: Path, who: str, answer: Answer) -> bool:
+    """Keep the answer with the package, beside those of others; False where the folder cannot be written to."""
     try:
-        (package / RECORD).write_text(json.dumps({**_records(package), device: vars(answer)}))
+        (package / RECORD).write_text(json.dumps({**_records(package), who: vars(answer)}))
     except OSError:
         return False
     return True
 
 
 def _records(package: Path) -> dict[str, Any]:
-    """Every device's record; none where the file is absent or is not such a record."""
+    """Everybody's record; none where the file is absent or is not such a record."""
     try:
         records = json.loads((package / RECORD).read_text())
-        return {device: records[device] for device in get_args(DeviceName) if device in records}
-    except (OSError, ValueError, TypeError):
+        return {who: record for who, record in records.items() if who.split(" ")[0] in get_args(DeviceName)}
+    except (OSError, ValueError, AttributeError):
         return {}
 
 

@@ -13,13 +13,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trivet._native import Team, targets
-from trivet.base.dtypes import Array
+from trivet.base.dtypes import Array, DType
 from trivet.base.errors import ResourceError
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout
+from trivet.operators.contract import FLOATS
 
 if TYPE_CHECKING:  # verification is imported by who verifies: a start does not
     from trivet.operators.verify import Run
@@ -45,6 +46,7 @@ class Binding:
     run_samples: Callable[[str | None], Run]  # takes the CPU's kernel target, or None for the best
     describe: Callable[[str | None], str]  # what runs, for people
     awaits_streams: bool = False  # a step waits for a stream where it is needed, and not for all before it begins
+    cache_formats: tuple[DType, ...] = FLOATS  # that keys and values may be kept in
     slot_tokens: int | None = None  # where the device's operators fix it; None: as many as a slot's bytes hold
     has_own_memory: bool = False  # weights are brought there; else they lie in the host's
     free_bytes: Callable[[], int | None] = lambda: None  # of a memory of its own
@@ -200,9 +202,12 @@ BINDINGS: dict[DeviceName, Binding] = {
         _bind_cpu,
         run_samples=_cpu_samples,
         describe=lambda target: target or targets()[0],
+        cache_formats=(*FLOATS, "int8"),
         awaits_streams=True,
     ),
-    "torch": Binding(_bind_torch, run_samples=_torch_samples, describe=lambda target: "torch"),
+    "torch": Binding(
+        _bind_torch, run_samples=_torch_samples, describe=lambda target: "torch", cache_formats=(*FLOATS, "int8")
+    ),
     # 128: the block of a paged cache that npu_fused_infer_attention_score takes for prefill in every layout
     "npu": Binding(
         _bind_npu,

@@ -135,6 +135,16 @@ def stages(graph: Graph, target: Target, level: int = MAX_LEVEL) -> Iterator[tup
             yield step.name, graph
 
 
+def keep_cache(graph: Graph, dtype: DType) -> Graph:
+    """The optimised graph with its keys and values in another format, which changes no weight and no node."""
+    caches = {stream.name for stream in graph.streams}
+    caches.update(made for node in graph.nodes for made, _ in continued(node))
+    values = {name: with_dtype(spec, dtype) if name in caches else spec for name, spec in graph.values.items()}
+    kept = replace(graph, values=values)
+    check(kept, "keep_cache")
+    return kept
+
+
 def _rules(*rules: Rule) -> Callable[[Graph, Target], Graph]:
     def apply(graph: Graph, target: Target) -> Graph:
         for rule in rules:

@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from trivet.base.dtypes import item_bytes
+from trivet.base.dtypes import item_bytes, row_bytes
 from trivet.base.errors import GraphError
 from trivet.base.units import GIB
 from trivet.framework.graph.ir import Graph, Node, continued
@@ -67,8 +67,8 @@ class TorchCalls:
             spec = graph.values[stream.name]
             slots, tokens, halves, heads, head_dim = (resolve(axis, sizes) for axis in spec.axes)
             assert spec.dtype is not None and spec.layout == "blocks", "this plan keeps its caches in blocks"
-            shape = (halves, slots, tokens, heads, head_dim)
-            cache = torch.zeros(shape, dtype=DTYPES[spec.dtype], device=device)
+            row = row_bytes(head_dim, spec.dtype) // item_bytes(spec.dtype)
+            cache = torch.zeros((halves, slots, tokens, heads, row), dtype=DTYPES[spec.dtype], device=device)
             self._lasting[self._numbers[stream.name]] = cache
         self.calls = tuple(self._bind(registered, sizes))
         self._place(weights)

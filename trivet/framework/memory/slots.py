@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
-from trivet.base.dtypes import DType, item_bytes
+from trivet.base.dtypes import DType, row_bytes
 from trivet.base.units import MIB, align_up
 from trivet.framework.memory.chain import Link
 from trivet.framework.memory.reclaim import LeastRecent, Reclaim
@@ -47,8 +47,8 @@ class SlotLayout:
 
 
 def kv_token_bytes(num_heads: int, head_dim: int, dtype: DType) -> int:
-    """What one token costs in a stream of kind "kv": a key and a value per KV head."""
-    return 2 * num_heads * head_dim * item_bytes(dtype)
+    """What one token costs in a stream of kind "kv": a key and a value per KV head, in int8 with their scales."""
+    return 2 * num_heads * row_bytes(head_dim, dtype)
 
 
 def lay_out(

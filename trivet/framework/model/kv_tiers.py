@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from trivet import __version__
+from trivet.base.dtypes import GROUP, Array, DType, item_bytes, row_bytes, storage
 from trivet.base.units import GIB, MIB
 from trivet.framework.graph import ir
 from trivet.framework.graph.passes import DeviceName
@@ -66,5 +67,13 @@ def kv_identity(package: Package, layout: SlotLayout, device: DeviceName) -> Ide
     streams = [[stream.name, stream.kind, stream.num_heads, stream.head_dim, package.graph.values[stream.name].dtype]
                for stream in package.graph.streams]  # fmt: skip
     cut = [layout.slot_tokens, layout.stride_bytes, dict(layout.offsets)]
-    sample = pack_kv(np.arange(4 * BLOCK_TOKENS * 4, dtype=np.uint16).reshape(1, 2 * BLOCK_TOKENS, 2, 2, 2))
-    return Identity(model, digest(json.dumps([streams, cut, device]).encode(), sample.tobytes()))
+    formats = dict.fromkeys(package.graph.values[stream.name].dtype for stream in package.graph.streams)
+    samples = [pack_kv(_sample(dtype)).tobytes() for dtype in formats if dtype is not None]
+    return Identity(model, digest(json.dumps([streams, cut, device]).encode(), *samples))
+
+
+def _sample(dtype: DType) -> Array:
+    """A logical cache in that format: two blocks of two heads, which in int8 have two scales each."""
+    row = row_bytes(GROUP + 2, dtype) // item_bytes(dtype)
+    numbers = np.arange(4 * 2 * BLOCK_TOKENS * row, dtype=np.uint64) * 2654435761 >> 8  # neighbours differ in each byte
+    return numbers.astype(storage(dtype)).reshape(1, 2 * BLOCK_TOKENS, 2, 2, row)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trivet._native import trim_heap
 from trivet.base.dtypes import Array, DType
-from trivet.base.errors import CheckpointError, ResourceError
+from trivet.base.errors import CheckpointError, ConfigError, ResourceError
 from trivet.base.settings import Settings, read_settings
 from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.device import Device
@@ -23,7 +23,7 @@ from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
+from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, keep_cache, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.memory.tiers import Tiers
@@ -42,6 +42,8 @@ from trivet.framework.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from trivet.framework.model.steps import Progress
+
+KvFormat = Literal["bfloat16", "int8"]  # what the KV cache may be kept in, if not in the package's format
 
 # By default the KV pool takes at most this share of what is available: page cache and others need the rest.
 _POOL_SHARE = 0.4
@@ -85,6 +87,7 @@ def load(
     device: DeviceName = "cpu",
     dtype: DType | None = None,
     weights: Literal["int8"] | None = None,
+    kv_dtype: KvFormat | None = None,
     threads: int | None = None,
     max_context: int | None = None,
     kv_memory: int | None = None,
@@ -107,9 +110,11 @@ def load(
     with its checksum while it is read, by `engine`, or by what fits the files if None.
 
     `dtype` None takes a package as it is, and converts a checkpoint to bfloat16. `weights` "int8" keeps the matrices in
-    8 bits; None those of a package as they are, and of a checkpoint in `dtype`.
+    8 bits; None those of a package as they are, and of a checkpoint in `dtype`. `kv_dtype` is the format of the KV
+    cache, whatever that of the weights is; None that of all that is not in 8 bits.
 
-    Raises CheckpointError or ConfigError for the model, ResourceError when it does not fit this host.
+    Raises CheckpointError or ConfigError for the model, ConfigError for a format in which the device keeps no cache,
+    ResourceError when it does not fit this host.
     """
     settings = settings or read_settings()
     times = LoadTimes()
@@ -123,6 +128,7 @@ def load(
             device=device,
             dtype=dtype,
             weights=weights,
+            kv_dtype=kv_dtype,
             verify=False,
             progress=progress,
             settings=settings,
@@ -169,6 +175,7 @@ def open_model(
     device: DeviceName = "cpu",
     dtype: DType | None = None,
     weights: Literal["int8"] | None = None,
+    kv_dtype: KvFormat | None = None,
     level: int = MAX_LEVEL,
     num_ranks: int = 1,
     rank: int | None = None,
@@ -179,11 +186,14 @@ def open_model(
 ) -> Package:
     """The package at `model`, or that of the checkpoint there: converted into the cache once, found again by digest.
 
-    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16; `weights` as `load` has it.
+    `dtype` None takes a package as it is, and converts a checkpoint to bfloat16; `weights` and `kv_dtype` as `load` has
+    them. The files have no cache, so there is one package for all formats of it: its graph is opened with the one asked
+    for.
     `num_ranks` is how many ranks a checkpoint is cut for; `rank` whose weights to open of what is cut.
     Converting is the phase "transform".
     """
 
+    _check_cache(device, kv_dtype)
     wanted: DType = dtype or "bfloat16"
     layout = "cpu" if device == "cpu" else "torch"  # an NPU takes what PyTorch takes
 
@@ -216,7 +226,7 @@ def open_model(
             f"{model} is a package laid out for {layout_of(package.graph)}, --device {device} was asked for",
             f"convert its checkpoint again with --target {layout}",
         )
-    return package
+    return package if kv_dtype is None else replace(package, graph=keep_cache(package.graph, kv_dtype))
 
 
 def layout_of(graph: Graph) -> str:
@@ -253,9 +263,21 @@ def model_graph(
     device: DeviceName = "cpu",
     overrides: tuple[tuple[str, DType], ...] = (),
     matrices: DType | None = None,
+    kv_dtype: KvFormat | None = None,
 ) -> Graph:
-    """The graph as it runs on the device: built by the family, then optimised."""
-    return optimise(build_graph(config), target_for(device, dtype, overrides, matrices), level)
+    """The graph as it runs on the device: built by the family, then optimised. Raises ConfigError as `load` does."""
+    _check_cache(device, kv_dtype)
+    graph = optimise(build_graph(config), target_for(device, dtype, overrides, matrices), level)
+    return graph if kv_dtype is None else keep_cache(graph, kv_dtype)
+
+
+def _check_cache(device: DeviceName, kv_dtype: KvFormat | None) -> None:
+    formats = BINDINGS[device].cache_formats
+    if kv_dtype is not None and kv_dtype not in formats:
+        raise ConfigError(
+            f"--kv-dtype {kv_dtype}: {device} keeps its KV cache in {' or '.join(formats)}",
+            "leave --kv-dtype out: the cache is in the format of --dtype",
+        )
 
 
 def _context(config: ModelConfig, asked: int | None) -> int:

@@ -1,4 +1,7 @@
-"""Keys and values into blocks, attention out of them, in PyTorch: sequence by sequence, in float32."""
+"""Keys and values into blocks, attention out of them, in PyTorch: sequence by sequence, in float32.
+
+A cache in int8 has rows of integers and scales (`trivet.base.dtypes`), as its last axis, and is uint8 to PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from itertools import pairwise
 import torch
 
 from trivet.operators.contract import Call
-from trivet.operators.torch.call import Run, given, implement_in_torch
+from trivet.operators.torch.call import Run, given, implement_in_torch, narrowed, widened
 from trivet.operators.torch.lengths import StepLengths
 from trivet.operators.torch.rope import rotate
 
 
 def store(k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor, rows: torch.Tensor) -> None:
     """Write keys and values [tokens, kv_heads · head_dim] into rows of cache [2, slots, slot_tokens, …], in place."""
-    heads = cache.shape[3:]
     for half, new in enumerate((k, v)):
-        cache[half].flatten(0, 1)[rows] = new.unflatten(-1, heads).to(cache.dtype)
+        by_head = new.unflatten(-1, (cache.shape[3], -1))
+        stored = narrowed(by_head) if cache.dtype == torch.uint8 else by_head.to(cache.dtype)
+        cache[half].flatten(0, 1)[rows] = stored
 
 
 def _kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
@@ -42,16 +46,19 @@ def _rope_kv_store(call: Call, sizes: Mapping[str, int]) -> Run:
 
 def _attention(call: Call, sizes: Mapping[str, int]) -> Run:
     scale = call.number("scale")
+    kept = call.inputs[1]
+    assert kept is not None
+    dtype = kept.dtype
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
         q, cache, positions, slots = given(inputs, 0, 1, 2, 4)
-        slot_tokens, kv_heads, head_dim = cache.shape[2:]
+        slot_tokens, kv_heads = cache.shape[2:4]
         out = torch.empty_like(q)
         for index, (start, end) in enumerate(_spans(lengths)):
             length = lengths.kv_lengths[index]
             held = slots[index, : -(-length // slot_tokens)].long()
-            keys, values = (cache[half, held].flatten(0, 1)[:length].float() for half in (0, 1))
-            queries = q[start:end].float().view(end - start, kv_heads, -1, head_dim)
+            keys, values = (widened(cache[half, held].flatten(0, 1)[:length], dtype).float() for half in (0, 1))
+            queries = q[start:end].float().view(end - start, kv_heads, -1, keys.shape[-1])
             scores = torch.einsum("thgd,chd->hgtc", queries, keys) * scale
             later = torch.arange(length, device=q.device)[None] > positions[start:end, None]
             weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)

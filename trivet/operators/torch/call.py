@@ -33,15 +33,27 @@ def refuse_layouts(call: Call) -> str | None:
 
 
 def widened(rows: torch.Tensor, dtype: DType | None) -> torch.Tensor:
-    """Rows of a weight as numbers: those of int8 in float32, which they are exactly; others as they are."""
+    """Rows of a weight or a cache as numbers: those of int8 in float32, which they are exactly; others as they are."""
     if dtype != "int8":
         return rows
-    num_groups = -(-rows.shape[1] // (GROUP + 2))
-    width = rows.shape[1] - 2 * num_groups
+    num_groups = -(-rows.shape[-1] // (GROUP + 2))
+    width = rows.shape[-1] - 2 * num_groups
     # Cloned: scales after an odd number of integers lie where no bfloat16 may.
-    scales = rows[:, width:].clone(memory_format=torch.contiguous_format).view(torch.bfloat16)
-    integers = rows[:, :width].view(torch.int8)
-    return integers.float() * scales.float()[..., None].expand(-1, -1, GROUP).flatten(1)[:, :width]
+    scales = rows[..., width:].clone(memory_format=torch.contiguous_format).view(torch.bfloat16)
+    integers = rows[..., :width].view(torch.int8)
+    return integers.float() * scales.float()[..., None].expand(*scales.shape, GROUP).flatten(-2)[..., :width]
+
+
+def narrowed(values: torch.Tensor) -> torch.Tensor:
+    """Numbers as rows of int8, as `trivet.base.dtypes.cast` makes them: integers, then the scales of their groups."""
+    width = values.shape[-1]
+    groups = torch.nn.functional.pad(values.float(), (0, -width % GROUP)).unflatten(-1, (-1, GROUP))
+    largest = groups.abs().amax(dim=-1)
+    stored = torch.where(largest.isfinite(), largest / 127, torch.nan).to(torch.bfloat16)
+    scales = stored.float()[..., None]
+    quotients = torch.where(scales > 0, groups / scales, 0.0)
+    integers = quotients.round().clamp(-127, 127).to(torch.int8).flatten(-2)[..., :width]
+    return torch.cat([integers.view(torch.uint8), stored.view(torch.uint8)], dim=-1)
 
 
 def implement_in_torch(operator: str, lower: Lower) -> Implementation:

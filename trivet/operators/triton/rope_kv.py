@@ -184,6 +184,8 @@ def _refuse_rope_kv_store(call: Call) -> str | None:
     head_dim = call.integer("head_dim")
     if operand(call, 4).axes[4] != head_dim:
         return f"head_dim is {head_dim}, the cache's {operand(call, 4).axes[4]}"
+    if operand(call, 4).dtype == "int8":
+        return "the cache is int8: the kernel converts and does not quantise"
     return _refuse_angles(call, width(call, 3))
 
 
