@@ -138,8 +138,9 @@ def trim_heap() -> None:
 def read_bandwidth(team: Team, num_bytes: int, repeats: int) -> list[float]:
     """Bytes per second of the team reading a buffer of `num_bytes` of its own, for each repeat."""
 
-def multiply_add_peak(team: Team, target: str | None, repeats: int) -> list[float]:
-    """Float32 operations per second of the team, two for each multiply-add, for each repeat."""
+def multiply_add_peak(team: Team, target: str | None, weights: str, repeats: int) -> list[float]:
+    """Operations per second of the team, two for each multiply-add, for each repeat: as of products with weights in
+    "float32", "bfloat16" or "int8". Sums are float32; what the last two are multiplied with is bfloat16."""
 
 class Reading:
     """Ranges of open files on their way into memory, by workers of its own; it begins when it is made.

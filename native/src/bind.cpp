@@ -176,11 +176,11 @@ NB_MODULE(_native, module) {
         "team"_a, "num_bytes"_a, "repeats"_a);
     module.def(
         "multiply_add_peak",
-        [](tv::Team& team, const std::optional<std::string>& target, int repeats) {
+        [](tv::Team& team, const std::optional<std::string>& target, const std::string& weights, int repeats) {
             const nb::gil_scoped_release release;
-            return tv::multiply_add_peak(team, tv::target_named(target.value_or("")), repeats);
+            return tv::multiply_add_peak(team, tv::target_named(target.value_or("")), tv::dtype_named(weights), repeats);
         },
-        "team"_a, "target"_a, "repeats"_a);
+        "team"_a, "target"_a, "weights"_a, "repeats"_a);
     // What malloc holds and nobody uses goes back to the host, as far as the C library can.
     module.def("trim_heap", [] {
 #if defined(__GLIBC__)

@@ -2,9 +2,13 @@
 
 #include <stdexcept>
 
-#include "io_hash.h"
-
 namespace tv {
+
+namespace avx512bf16 { extern const KernelTable kTable; extern const HashTable kHash; }
+namespace avx512 { extern const KernelTable kTable; extern const HashTable kHash; }
+namespace avx2 { extern const KernelTable kTable; extern const HashTable kHash; }
+namespace neon { extern const KernelTable kTable; extern const HashTable kHash; }
+namespace scalar { extern const KernelTable kTable; extern const HashTable kHash; }
 
 static std::vector<Target> find_targets() {
     std::vector<Target> found;
@@ -13,12 +17,15 @@ static std::vector<Target> find_targets() {
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (has_avx512) found.push_back({"avx512", &avx512::kTable});
-    if (has_avx2) found.push_back({"avx2", &avx2::kTable});
+    if (has_avx512 && __builtin_cpu_supports("avx512bf16")) {
+        found.push_back({"avx512bf16", &avx512bf16::kTable, &avx512bf16::kHash});
+    }
+    if (has_avx512) found.push_back({"avx512", &avx512::kTable, &avx512::kHash});
+    if (has_avx2) found.push_back({"avx2", &avx2::kTable, &avx2::kHash});
 #elif defined(__aarch64__)
-    found.push_back({"neon", &neon::kTable});  // part of the architecture
+    found.push_back({"neon", &neon::kTable, &neon::kHash});  // part of the architecture
 #endif
-    found.push_back({"scalar", &scalar::kTable});
+    found.push_back({"scalar", &scalar::kTable, &scalar::kHash});
     return found;
 }
 
@@ -36,15 +43,6 @@ const Target& target_named(const std::string& name) {
     throw std::invalid_argument("target: '" + name + "' is not one this CPU and build support (" + known + ")");
 }
 
-const HashTable& hash_table() {
-    const std::string best = supported_targets().front().name;
-#if defined(__x86_64__)
-    if (best == "avx512") return avx512::kHash;
-    if (best == "avx2") return avx2::kHash;
-#elif defined(__aarch64__)
-    if (best == "neon") return neon::kHash;
-#endif
-    return scalar::kHash;
-}
+const HashTable& hash_table() { return *supported_targets().front().hash; }
 
 }  // namespace tv

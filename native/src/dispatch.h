@@ -4,18 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "io_hash.h"
 #include "kernels.h"
 
 namespace tv {
 
-namespace avx512 { extern const KernelTable kTable; }
-namespace avx2 { extern const KernelTable kTable; }
-namespace neon { extern const KernelTable kTable; }
-namespace scalar { extern const KernelTable kTable; }
-
 struct Target {
     const char* name;
     const KernelTable* kernels;
+    const HashTable* hash;
 };
 
 // Best first; never empty, since every build has "scalar".

@@ -18,11 +18,6 @@ struct HashTable {
     uint64_t (*digest)(const HashState& state);
 };
 
-namespace avx512 { extern const HashTable kHash; }
-namespace avx2 { extern const HashTable kHash; }
-namespace neon { extern const HashTable kHash; }
-namespace scalar { extern const HashTable kHash; }
-
 // Of the best target this CPU runs: all of them give the same digest.
 const HashTable& hash_table();
 

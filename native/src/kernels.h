@@ -89,9 +89,10 @@ struct KernelTable {
     const Kernel* grouped_linear;
     const Kernel* moe_unpermute;
     const SamplePasses* sample_passes;
-    // What the machine could do, for comparison: bytes read, and float32 operations done.
+    // What the machine could do, for comparison: bytes read; operations done in float32, and with bfloat16 weights.
     void (*read_bytes)(const char* address, int64_t num_bytes);
     int64_t (*multiply_add)(int64_t num_rounds);
+    int64_t (*multiply_pairs)(int64_t num_rounds);
 };
 
 }  // namespace tv

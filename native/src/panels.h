@@ -1,6 +1,5 @@
-// The formats of a panel of weights, 32 outputs of every input: how its bytes become numbers. Each is a source of vectors
-// for a run of inputs from k on: load() gives outputs `column` · lanes onward, and those sixteen further on.
-// The bytes lie as trivet/operators/panels.py says.
+// How weights lie in panels, 32 outputs of every input, and how a chain runs through them: what stands for x beside
+// each format, and the step that adds it to sums. The bytes lie as trivet/operators/panels.py says.
 #pragma once
 
 #include "block.h"
@@ -8,74 +7,135 @@
 
 namespace tv::TV_TARGET {
 
-constexpr int kPanelColumns = kBlock / kLanes;  // vectors across half a panel
+constexpr int kPanelColumns = kPanelOutputs / kLanes;  // vectors across a panel
 
+// A chain over float32 weights: x as it is, input after input.
+struct Singles {
+    using Element = float;  // of x in a block
+    using Factor = Vec;
+    static constexpr bool kFlushes = false;
+    static constexpr int64_t kInputs = 1;  // of an element
+    static constexpr int64_t kTurn = 1;    // elements that are taken together
+
+    TV_INLINE static Factor factor(Element x) { return broadcast(x); }
+    TV_INLINE static Vec add(Factor weight, Factor x, Vec sum) { return fma(weight, x, sum); }
+    TV_INLINE static void take(Element* to, const Block& x) { store_block(to, x); }
+};
+
+// A chain over bfloat16 or int8 weights: x rounded to bfloat16, two inputs at a time, the second before the first.
+#if defined(TV_TARGET_AVX512BF16)
+struct Pairs {
+    using Element = uint32_t;
+    using Factor = Words;
+    static constexpr bool kFlushes = true;
+    static constexpr int64_t kInputs = 2;
+    static constexpr int64_t kTurn = 1;
+
+    TV_INLINE static Factor factor(Element x) { return broadcast_words(x); }
+    TV_INLINE static Vec add(Factor weight, Factor x, Vec sum) { return dot_words(weight, x, sum); }
+    TV_INLINE static void take(Element* to, const Block& x) { store_rounded(to, x.part[0]); }
+};
+#else
+struct Pairs {
+    using Element = float;
+    using Factor = Vec;
+    static constexpr bool kFlushes = true;
+    static constexpr int64_t kInputs = 1;
+    static constexpr int64_t kTurn = 2;
+
+    TV_INLINE static Factor factor(Element x) { return broadcast(x); }
+    TV_INLINE static Vec add(Factor weight, Factor x, Vec sum) { return fma(weight, x, sum); }
+    TV_INLINE static void take(Element* to, const Block& x) {
+        TV_UNROLL for (int i = 0; i < kParts; ++i) store_rounded(to + i * kLanes, x.part[i]);
+    }
+};
+#endif
+
+// The formats. Each is a source of factors for a run of inputs: load(k, i, column) is of the i-th element of the turn
+// that begins at element k, outputs `column` · lanes onward. Inputs are padded to whole turns.
 struct FloatPanel {
-    static constexpr int64_t kInputBytes = kPanelOutputs * 4;
+    using Chain = Singles;
     static constexpr bool kIsScaled = false;
     static constexpr int64_t kRun = INT64_MAX;
+    static constexpr int64_t kTurnBytes = kPanelOutputs * 4;
     const float* weight;
 
-    static int64_t bytes(int64_t inputs) { return inputs * kInputBytes; }
-    TV_INLINE FloatPanel(const char* panel, int64_t k)
-        : weight(reinterpret_cast<const float*>(panel) + k * kPanelOutputs) {}
-    TV_INLINE void load(int64_t i, int column, Vec& low, Vec& high) const {
-        low = tv::TV_TARGET::load(weight + i * kPanelOutputs + column * kLanes);
-        high = tv::TV_TARGET::load(weight + i * kPanelOutputs + column * kLanes + kBlock);
+    static int64_t bytes(int64_t inputs) { return inputs * kTurnBytes; }
+    TV_INLINE FloatPanel(const char* panel, int64_t input)
+        : weight(reinterpret_cast<const float*>(panel) + input * kPanelOutputs) {}
+    TV_INLINE Vec load(int64_t k, int, int column) const {
+        return tv::TV_TARGET::load(weight + k * kPanelOutputs + column * kLanes);
     }
     static float at(const char* panel, int64_t k, int64_t lane) { return FloatPanel(panel, k).weight[lane]; }
 };
 
-// Pair words: outputs i and i + 16.
+// A word has two inputs of an output, a turn those of 32 outputs.
 struct HalfPanel {
-    static constexpr int64_t kInputBytes = kPanelOutputs * 2;
+    using Chain = Pairs;
     static constexpr bool kIsScaled = false;
     static constexpr int64_t kRun = INT64_MAX;
-    const BFloat16* weight;
+    static constexpr int64_t kTurnBytes = kPanelOutputs * 4;
+    const char* turns;
 
-    static int64_t bytes(int64_t inputs) { return inputs * kInputBytes; }
-    TV_INLINE HalfPanel(const char* panel, int64_t k)
-        : weight(reinterpret_cast<const BFloat16*>(panel) + k * kPanelOutputs) {}
-    TV_INLINE void load(int64_t i, int column, Vec& low, Vec& high) const {
-        const Words pairs = load_words(weight + i * kPanelOutputs + 2 * column * kLanes);
-        low = low_halves(pairs);
-        high = high_halves(pairs);
+    static int64_t bytes(int64_t inputs) { return ceil_div(inputs, 2) * kTurnBytes; }
+    // `input` is even.
+    TV_INLINE HalfPanel(const char* panel, int64_t input) : turns(panel + input / 2 * kTurnBytes) {}
+    TV_INLINE Chain::Factor load(int64_t k, int i, int column) const {
+        const Words words = load_words(turns + k / Chain::kTurn * kTurnBytes + column * kLanes * 4);
+        return factor_of(words, i);
     }
     static float at(const char* panel, int64_t k, int64_t lane) {
-        const BFloat16 half = HalfPanel(panel, k).weight[lane % kBlock * 2 + lane / kBlock];
+        BFloat16 half;
+        __builtin_memcpy(&half, panel + k / 2 * kTurnBytes + lane * 4 + k % 2 * 2, sizeof half);
         return bits_as<float>(static_cast<uint32_t>(half) << 16);
     }
+
+    // What element i of a turn is multiplied with, from the words of the turn.
+#if defined(TV_TARGET_AVX512BF16)
+    TV_INLINE static Words factor_of(Words words, int) { return words; }
+#else
+    TV_INLINE static Vec factor_of(Words words, int i) { return i == 0 ? low_halves(words) : high_halves(words); }
+#endif
 };
 
-// Groups of inputs: the scales of 32 outputs as pair words, then 32 integers for each input. What load() gives is not
+// Groups of inputs: the scales of 32 outputs in bfloat16, then 32 integers for each input. What load() gives is not
 // scaled: a chain runs over the integers of a group, and its sum is scaled once. (Scaling every weight instead, which
 // is exact, costs a multiplication for each: 21 in place of 29 GB/s on one core of a Zen 4.)
 struct Int8Panel {
-    static constexpr int64_t kInputBytes = kPanelOutputs;
+    using Chain = Pairs;
     static constexpr bool kIsScaled = true;
     static constexpr int64_t kRun = kGroupInputs;
+    static constexpr int64_t kTurnBytes = kPanelOutputs * 2;
     static constexpr int64_t kScaleBytes = kPanelOutputs * 2;
     static constexpr int64_t kGroupBytes = kScaleBytes + kGroupInputs * kPanelOutputs;
     const char* group;
 
     static int64_t bytes(int64_t inputs) {
-        return inputs * kInputBytes + ceil_div(inputs, kGroupInputs) * kScaleBytes;
+        return ceil_div(inputs, 2) * kTurnBytes + ceil_div(inputs, kGroupInputs) * kScaleBytes;
     }
-    // k is the first input of its group.
-    TV_INLINE Int8Panel(const char* panel, int64_t k) : group(panel + k / kGroupInputs * kGroupBytes) {}
-    TV_INLINE const int8_t* integers() const { return reinterpret_cast<const int8_t*>(group + kScaleBytes); }
-    TV_INLINE void load(int64_t i, int column, Vec& low, Vec& high) const {
-        const int8_t* from = integers() + i * kPanelOutputs + column * kLanes;
-        low = load_integers(from);
-        high = load_integers(from + kBlock);
+    // `input` is the first of its group.
+    TV_INLINE Int8Panel(const char* panel, int64_t input) : group(panel + input / kGroupInputs * kGroupBytes) {}
+    TV_INLINE Vec integers(int64_t input, int column) const {
+        const char* from = group + kScaleBytes + input * kPanelOutputs + column * kLanes;
+        return load_integers(reinterpret_cast<const int8_t*>(from));
     }
-    TV_INLINE void load_scales(int column, Vec& low, Vec& high) const {
-        HalfPanel(group, 0).load(0, column, low, high);
+#if defined(TV_TARGET_AVX512BF16)
+    // Integers of eight bits have nothing in the lower half of their floats.
+    TV_INLINE Words load(int64_t k, int, int column) const {
+        return bits_as<Words>(integers(2 * k + 1, column)) | bits_as<Words>(integers(2 * k, column)) >> 16;
+    }
+#else
+    TV_INLINE Vec load(int64_t k, int i, int column) const { return integers(k + i, column); }
+#endif
+    TV_INLINE Vec scales(int column) const {
+        const BFloat16* halves = reinterpret_cast<const BFloat16*>(group) + column * kLanes;
+        return bits_as<Vec>(load_halves(halves) << 16);
     }
     static float at(const char* panel, int64_t k, int64_t lane) {
-        const Int8Panel found(panel, k);
-        const int8_t integer = found.integers()[k % kGroupInputs * kPanelOutputs + lane];
-        return static_cast<float>(integer) * HalfPanel::at(found.group, 0, lane);
+        const char* group = panel + k / kGroupInputs * kGroupBytes;
+        const int8_t* integers = reinterpret_cast<const int8_t*>(group + kScaleBytes);
+        const uint32_t scale = reinterpret_cast<const BFloat16*>(group)[lane];
+        return static_cast<float>(integers[k % kGroupInputs * kPanelOutputs + lane]) * bits_as<float>(scale << 16);
     }
 };
 

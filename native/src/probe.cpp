@@ -1,5 +1,6 @@
 // What the machine could do, measured with this target's vectors: reading memory, and multiplying and adding.
 #include "block.h"
+#include "panels.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
@@ -17,18 +18,24 @@ void read_bytes(const char* address, int64_t num_bytes) {
     for (int p = 0; p < kParts; ++p) asm volatile("" : : "m"(found[p]));
 }
 
-// Returns the float32 operations done, two for each lane of each fma.
-int64_t multiply_add(int64_t num_rounds) {
+// Returns the operations done, two for each lane of each fma that the chain stands for.
+template <class Chain>
+static int64_t multiply(int64_t num_rounds) {
     constexpr int chains = 12;  // more than latency times issue width on any core we know
     Vec sums[chains];
     for (int i = 0; i < chains; ++i) sums[i] = broadcast(static_cast<float>(i));
-    Vec factor = broadcast(0.5f);
+    typename Chain::Element ones[kBlock];
+    Chain::take(ones, broadcast_block(1.0f));
+    typename Chain::Factor factor = Chain::factor(ones[0]);
     asm volatile("" : "+m"(factor));
     for (int64_t round = 0; round < num_rounds; ++round) {
-        TV_UNROLL for (int i = 0; i < chains; ++i) sums[i] = fma(sums[i], factor, factor);
+        TV_UNROLL for (int i = 0; i < chains; ++i) sums[i] = Chain::add(factor, factor, sums[i]);
     }
     for (int i = 0; i < chains; ++i) asm volatile("" : : "m"(sums[i]));
-    return num_rounds * chains * kLanes * 2;
+    return num_rounds * chains * kLanes * 2 * Chain::kInputs;
 }
+
+int64_t multiply_add(int64_t num_rounds) { return multiply<Singles>(num_rounds); }
+int64_t multiply_pairs(int64_t num_rounds) { return multiply<Pairs>(num_rounds); }
 
 }  // namespace tv::TV_TARGET

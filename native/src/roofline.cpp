@@ -83,22 +83,24 @@ std::vector<double> read_bandwidth(Team& team, int64_t num_bytes, int repeats) {
 }
 
 struct Multiplying {
-    const KernelTable* kernels;
+    int64_t (*multiply)(int64_t num_rounds);
     int64_t num_rounds;
     std::atomic<int64_t> operations;
 };
 
 static void multiply(Team&, int, void* context) {
     Multiplying& multiplying = *static_cast<Multiplying*>(context);
-    multiplying.operations += multiplying.kernels->multiply_add(multiplying.num_rounds);
+    multiplying.operations += multiplying.multiply(multiplying.num_rounds);
 }
 
-std::vector<double> multiply_add_peak(Team& team, const Target& target, int repeats) {
+std::vector<double> multiply_add_peak(Team& team, const Target& target, DType weights, int repeats) {
     check_repeats(repeats);
+    const KernelTable& kernels = *target.kernels;
     std::vector<double> speeds;
     int64_t num_rounds = 1000;
     while (static_cast<int>(speeds.size()) < repeats) {
-        Multiplying multiplying = {target.kernels, num_rounds, {0}};
+        const bool is_float = weights == DType::float32;
+        Multiplying multiplying = {is_float ? kernels.multiply_add : kernels.multiply_pairs, num_rounds, {0}};
         const Clock::time_point start = Clock::now();
         team.run(multiply, &multiplying);
         const double seconds = seconds_since(start);

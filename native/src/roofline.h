@@ -12,7 +12,8 @@ namespace tv {
 // Throws std::bad_alloc, and std::invalid_argument for less than 1 MiB or no repeats.
 std::vector<double> read_bandwidth(Team& team, int64_t num_bytes, int repeats);
 
-// Float32 operations per second (two per multiply-add), once per repeat.
-std::vector<double> multiply_add_peak(Team& team, const Target& target, int repeats);
+// Operations per second (two per multiply-add) as of products with weights in a format, once per repeat. Sums are
+// float32; what bfloat16 and int8 are multiplied with is bfloat16.
+std::vector<double> multiply_add_peak(Team& team, const Target& target, DType weights, int repeats);
 
 }  // namespace tv

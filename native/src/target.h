@@ -11,6 +11,12 @@ TV_INLINE T* row_of(const Operand& operand, int64_t row) {
     return reinterpret_cast<T*>(operand.address + row * operand.stride);
 }
 
+// Row `part` of a value [rows, parts, width]: the parts of a row lie side by side.
+template <class T>
+TV_INLINE T* row_of_part(const Operand& operand, int64_t part, int64_t parts, int64_t width) {
+    return row_of<T>(operand, part / parts) + part % parts * width;
+}
+
 template <class T>
 TV_INLINE T* vector_of(const Operand& operand) {
     return reinterpret_cast<T*>(operand.address);
@@ -38,5 +44,6 @@ extern const Kernel embed, rms_norm, add, add_rms_norm, linear, rope_angles, rop
 extern const SamplePasses sample_passes;
 void read_bytes(const char* address, int64_t num_bytes);
 int64_t multiply_add(int64_t num_rounds);
+int64_t multiply_pairs(int64_t num_rounds);
 
 }  // namespace tv::TV_TARGET

@@ -66,6 +66,19 @@ inline float from_bfloat16(uint16_t half) {
     return value;
 }
 
+// The chain of a product over bfloat16, as the contract has it: x rounded to bfloat16, in pairs, the second of two first.
+// Denormals are zeros in it; callers have none.
+template <class X, class Weight>
+float pair_chain(int64_t first, int64_t end, X x, Weight weight) {
+    float sum = 0.0f;
+    for (int64_t k = first; k < end; k += 2) {
+        for (const int64_t i : {k + 1, k}) {
+            if (i < end) sum = std::fmaf(from_bfloat16(to_bfloat16(static_cast<float>(x(i)))), weight(i), sum);
+        }
+    }
+    return sum;
+}
+
 // Rows of `width` elements with a gap after each, and gaps before the first and after the last. Exactly as much memory
 // as it says, so that AddressSanitizer sees what runs past it.
 class Matrix {
@@ -143,5 +156,33 @@ private:
     int64_t rows_, width_, element_, stride_, before_;
     std::vector<char> bytes_;
 };
+
+// Of a product with weights in `dtype`, float32 or bfloat16: float32 inputs come in order, as they are.
+template <class X, class Weight>
+float chain(DType dtype, int64_t inputs, X x, Weight weight) {
+    if (dtype != DType::float32) return pair_chain(0, inputs, x, weight);
+    float sum = 0.0f;
+    for (int64_t k = 0; k < inputs; ++k) sum = std::fmaf(static_cast<float>(x(k)), weight(k), sum);
+    return sum;
+}
+
+// Elements of a panel in float32 or bfloat16, whose inputs lie in pairs.
+inline int64_t panel_elements(DType dtype, int64_t inputs) {
+    return (dtype == DType::bfloat16 ? inputs + inputs % 2 : inputs) * kPanelOutputs;
+}
+
+// Rows [first, end) of `weight` as panels, from element `start` of `panels` on.
+inline void fill_panels(Matrix& panels, int64_t start, const Matrix& weight, int64_t first, int64_t end) {
+    const int64_t of_panel = panel_elements(panels.dtype(), weight.width());
+    for (int64_t i = 0; i < (end - first + kPanelOutputs - 1) / kPanelOutputs * of_panel; ++i) panels.set(0, start + i, 0.0);
+    for (int64_t o = first; o < end; ++o) {
+        const int64_t panel = start + (o - first) / kPanelOutputs * of_panel, lane = (o - first) % kPanelOutputs;
+        for (int64_t i = 0; i < weight.width(); ++i) {
+            const int64_t place = panels.dtype() == DType::bfloat16 ? (i / 2 * kPanelOutputs + lane) * 2 + i % 2
+                                                                     : i * kPanelOutputs + lane;
+            panels.set(0, panel + place, weight.at(o, i));
+        }
+    }
+}
 
 }  // namespace tv::test

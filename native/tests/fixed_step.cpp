@@ -70,7 +70,7 @@ private:
 
     Operand matrix(int64_t outputs, int64_t inputs) {
         const bool is_int8 = weights_ == DType::int8;
-        const int64_t row = inputs + (is_int8 ? 2 * ((inputs + kGroupInputs - 1) / kGroupInputs) : 0);
+        const int64_t row = inputs + inputs % 2 + (is_int8 ? 2 * ((inputs + kGroupInputs - 1) / kGroupInputs) : 0);
         return at(made(weights_, 1, (outputs + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs * row));
     }
     Matrix& linear(Matrix& x, int64_t outputs) {

@@ -134,29 +134,22 @@ static void test_routing(const Setting& setting, int64_t tokens, int64_t num_exp
                });
 
     const int64_t num_panels = (outputs + kPanelOutputs - 1) / kPanelOutputs;
-    Matrix weight(dtype, num_experts * outputs, width), panels(dtype, 1, num_experts * num_panels * width * kPanelOutputs),
+    const int64_t of_expert = num_panels * panel_elements(dtype, width);
+    Matrix weight(dtype, num_experts * outputs, width), panels(dtype, 1, num_experts * of_expert),
         made(DType::float32, tokens, chosen * outputs);
     weight.fill_random(random);
-    panels.fill(0.0);
-    for (int64_t row = 0; row < num_experts * outputs; ++row) {
-        const int64_t o = row % outputs, lane = o % kPanelOutputs;
-        const int64_t place = dtype == DType::float32 ? lane : lane < 16 ? 2 * lane : 2 * (lane - 16) + 1;
-        for (int64_t i = 0; i < width; ++i) {
-            const int64_t panel = row / outputs * num_panels + o / kPanelOutputs;
-            panels.set(0, (panel * width + i) * kPanelOutputs + place, weight.at(row, i));
-        }
+    for (int64_t e = 0; e < num_experts; ++e) {
+        fill_panels(panels, e * of_expert, weight, e * outputs, (e + 1) * outputs);
     }
-    // One chain in single precision, in order: the contract itself.
+    // One chain in single precision: the contract itself.
     check_call(setting, "grouped_linear", sizes + " by " + std::to_string(outputs), tokens,
                {&rows, &panels, &ends, &made}, 3, {chosen, width, outputs, num_experts}, [&] {
                    for (int64_t place = 0; place < tokens * chosen; ++place) {
                        const int64_t expert = static_cast<int64_t>(expert_of(order[place]));
                        for (int64_t o = 0; o < outputs; ++o) {
-                           float sum = 0.0f;
-                           for (int64_t i = 0; i < width; ++i) {
-                               sum = std::fmaf(static_cast<float>(rows.at(place / chosen, place % chosen * width + i)),
-                                               static_cast<float>(weight.at(expert * outputs + o, i)), sum);
-                           }
+                           const float sum = chain(
+                               dtype, width, [&](int64_t i) { return rows.at(place / chosen, place % chosen * width + i); },
+                               [&](int64_t i) { return static_cast<float>(weight.at(expert * outputs + o, i)); });
                            if (made.at(place / chosen, place % chosen * outputs + o) != sum) return false;
                        }
                    }
@@ -186,6 +179,7 @@ void test_experts(const Setting& setting) {
         test_routing(setting, 1, 1, 1, 1, 1, dtype);
         test_routing(setting, 13, 4, 2, 33, 31, dtype);
         test_routing(setting, 2, 9, 3, 16, 65, dtype);
+        test_routing(setting, 110, 1, 1, 5, 33, dtype);  // more rows than go through their inputs together
         if (!setting.is_small) test_routing(setting, 70, 3, 2, 130, 97, dtype);
     }
 }

@@ -94,18 +94,9 @@ static void check_case(const Setting& setting, const RowCase& test) {
 }
 
 static Matrix panels_of(const Matrix& weight, DType dtype) {
-    const int64_t outputs = weight.rows();
-    const int64_t inputs = weight.width();
-    const int64_t num_panels = (outputs + kPanelOutputs - 1) / kPanelOutputs;
-    Matrix panels(dtype, 1, num_panels * inputs * kPanelOutputs);
-    panels.fill(0.0);
-    for (int64_t o = 0; o < outputs; ++o) {
-        const int64_t lane = o % kPanelOutputs;
-        const int64_t place = dtype == DType::float32 ? lane : lane < 16 ? 2 * lane : 2 * (lane - 16) + 1;
-        for (int64_t i = 0; i < inputs; ++i) {
-            panels.set(0, (o / kPanelOutputs * inputs + i) * kPanelOutputs + place, weight.at(o, i));
-        }
-    }
+    const int64_t num_panels = (weight.rows() + kPanelOutputs - 1) / kPanelOutputs;
+    Matrix panels(dtype, 1, num_panels * panel_elements(dtype, weight.width()));
+    fill_panels(panels, 0, weight, 0, weight.rows());
     return panels;
 }
 
@@ -125,22 +116,22 @@ struct Int8Weight {
         return integers.at(output, input) * scales.at(output, input / kGroupInputs);
     }
 
-    // Bytes: panel after panel, group after group, a group's 32 scales in pairs and then its integers.
+    // Bytes: panel after panel, group after group, a group's 32 scales and then its integers, of an even number of inputs.
     Matrix panels() const {
-        const int64_t inputs = integers.width();
+        const int64_t inputs = integers.width() + integers.width() % 2;
         const int64_t num_panels = (integers.rows() + kPanelOutputs - 1) / kPanelOutputs;
         const int64_t panel_bytes = inputs * kPanelOutputs + num_groups(inputs) * kPanelOutputs * 2;
         Matrix packed(DType::int8, 1, num_panels * panel_bytes, 6);  // an even address
         packed.fill(0.0);
         for (int64_t o = 0; o < integers.rows(); ++o) {
             const int64_t lane = o % kPanelOutputs;
-            for (int64_t i = 0; i < inputs; ++i) {
+            for (int64_t i = 0; i < integers.width(); ++i) {
                 const int64_t group = i / kGroupInputs;
                 const int64_t start = o / kPanelOutputs * panel_bytes + group * kPanelOutputs * (2 + kGroupInputs);
                 const int64_t of_input = (i % kGroupInputs) * kPanelOutputs;
                 packed.set(0, start + kPanelOutputs * 2 + of_input + lane, integers.at(o, i));
                 const uint16_t scale = to_bfloat16(static_cast<float>(scales.at(o, group)));
-                const int64_t place = start + 2 * (lane < 16 ? 2 * lane : 2 * (lane - 16) + 1);
+                const int64_t place = start + 2 * lane;
                 packed.set(0, place, static_cast<int8_t>(scale & 0xff));
                 packed.set(0, place + 1, static_cast<int8_t>(scale >> 8));
             }
@@ -170,15 +161,13 @@ static void test_linear_int8(const Setting& setting, int64_t rows, int64_t input
     x.fill_random(random);
     const Int8Weight weight(random, outputs, inputs);
     Matrix panels = weight.panels();
-    // In single precision again the contract itself: a chain over groups, each of them a chain. It must match exactly.
+    // In single precision the contract itself: a chain over groups, each of them a chain. It must match exactly.
     const auto reference = [&](int, int64_t r, int64_t c) -> double {
         float sum = 0.0f;
         for (int64_t first = 0; first < inputs; first += kGroupInputs) {
-            float of_group = 0.0f;
-            for (int64_t k = first; k < std::min(first + kGroupInputs, inputs); ++k) {
-                const float integer = static_cast<float>(weight.integers.at(c, k));
-                of_group = std::fmaf(integer, static_cast<float>(x.at(r, k)), of_group);
-            }
+            const float of_group = pair_chain(
+                first, std::min(first + kGroupInputs, inputs), [&](int64_t k) { return x.at(r, k); },
+                [&](int64_t k) { return static_cast<float>(weight.integers.at(c, k)); });
             sum = std::fmaf(of_group, static_cast<float>(weight.scales.at(c, first / kGroupInputs)), sum);
         }
         return sum;
@@ -197,12 +186,10 @@ static void test_linear(const Setting& setting, int64_t rows, int64_t inputs, in
     weight.fill_random(random);
     bias.fill_random(random);
     Matrix panels = panels_of(weight, dtype);
-    // The reference in single precision is the contract itself: one chain, in order. It must match exactly.
+    // The reference in single precision is the contract itself: one chain. It must match exactly.
     const auto reference = [&](int, int64_t r, int64_t c) -> double {
-        float sum = 0.0f;
-        for (int64_t k = 0; k < inputs; ++k) {
-            sum = std::fmaf(static_cast<float>(x.at(r, k)), static_cast<float>(weight.at(c, k)), sum);
-        }
+        const float sum = chain(dtype, inputs, [&](int64_t k) { return x.at(r, k); },
+                                [&](int64_t k) { return static_cast<float>(weight.at(c, k)); });
         return has_bias ? sum + static_cast<float>(bias.at(0, c)) : sum;
     };
     check_case(setting, {"linear", {&x, &panels, has_bias ? &bias : nullptr, &out}, {true, false, false, true},
@@ -211,7 +198,10 @@ static void test_linear(const Setting& setting, int64_t rows, int64_t inputs, in
     double largest = 0.0;
     for (int64_t c = 0; c < outputs; ++c) {
         double sum = has_bias ? bias.at(0, c) : 0.0;
-        for (int64_t k = 0; k < inputs; ++k) sum += x.at(rows - 1, k) * weight.at(c, k);
+        for (int64_t k = 0; k < inputs; ++k) {
+            const float element = static_cast<float>(x.at(rows - 1, k));
+            sum += (dtype == DType::float32 ? element : from_bfloat16(to_bfloat16(element))) * weight.at(c, k);
+        }
         largest = std::max(largest, std::abs(out.at(rows - 1, c) - sum));
     }
     check(largest < 1e-6 * static_cast<double>(inputs) + 1e-6, "linear is near the double reference");
@@ -364,7 +354,9 @@ void test_rows(const Setting& setting) {
                 }
             }
         }
+        test_linear(setting, 2, 7001, 33, dtype, false);  // deeper than a block of one row
     }
+    test_linear_int8(setting, 2, 7001, 33);
     for (const int64_t rows : sizes({1, 13}, {2, 6, 7, 97})) {
         for (const int64_t inputs : sizes({1, 321}, {63, 64, 65, 576})) {
             for (const int64_t outputs : sizes({33}, {1, 32, 129})) test_linear_int8(setting, rows, inputs, outputs);

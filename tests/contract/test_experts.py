@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trivet._native import Team, targets
-from trivet.base.dtypes import Array
+from trivet.base.dtypes import Array, DType
 from trivet.base.errors import GraphError
-from trivet.operators.contract import Attribute, Call, Sample, TensorSpec, operator_named
+from trivet.operators.contract import FLOATS, Attribute, Call, Sample, TensorSpec, operator_named
 from trivet.operators.moe import ends_of
 from trivet.operators.native_sample import run_sample
 from trivet.operators.samples import normal, spec
@@ -66,20 +66,21 @@ def test_a_token_has_the_same_bits_alone_and_among_others(
         assert mixed(x[token : token + 1], logits[token : token + 1], weight).tobytes() == together[token].tobytes()
 
 
-def test_a_row_of_an_expert_is_the_row_that_a_linear_makes() -> None:
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_row_of_an_expert_is_the_row_that_a_linear_makes(dtype: DType) -> None:
     rng = np.random.default_rng(1)
-    x, weight = normal(rng, (31, 1, 70), "float32"), normal(rng, (3, 45, 70), "float32")
+    x, weight = normal(rng, (31, 1, 71), "float32"), normal(rng, (3, 200, 71), dtype)
     ends = np.array([0, 12, 31], np.int32)
     (made,) = run(
-        "grouped_linear", (spec(("tokens", 1, 70), "float32"), x), (spec((3, 45, 70), "float32", "panels"), weight),
+        "grouped_linear", (spec(("tokens", 1, 71), "float32"), x), (spec((3, 200, 71), dtype, "panels"), weight),
         (spec((3,), "int32"), ends),
     )  # fmt: skip
     for expert, rows in ((1, slice(0, 12)), (2, slice(12, 31))):
         sample = Sample(
             Call(
                 "linear",
-                (spec(("tokens", 70), "float32"), spec((45, 70), "float32", "panels"), None),
-                (spec(("tokens", 45), "float32"),),
+                (spec(("tokens", 71), "float32"), spec((200, 71), dtype, "panels"), None),
+                (spec(("tokens", 200), "float32"),),
             ),
             (x[rows, 0], weight[expert], None),
             {"tokens": rows.stop - rows.start},

@@ -121,20 +121,22 @@ def test_packing_panels_is_undone_by_unpacking(outputs: int, inputs: int, is_hal
     matrix = np.random.default_rng(seed).integers(0, 2**16, (outputs, inputs)).astype(np.uint16)
     stored = matrix if is_half else cast(matrix, "bfloat16", "float32")
 
-    assert stored.tobytes() == unpack_panels(pack_panels(stored), outputs).tobytes()
+    assert panels_shape(outputs, inputs, "bfloat16" if is_half else "float32") == pack_panels(stored).shape
+    assert stored.tobytes() == unpack_panels(pack_panels(stored), outputs, inputs).tobytes()
 
 
 @given(outputs=st.integers(1, 70), inputs=st.integers(1, 200), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=50, deadline=None)
-def test_packing_panels_of_int8_is_undone_by_unpacking_and_takes_no_more_than_rows(
+def test_packing_panels_of_int8_is_undone_by_unpacking_and_takes_no_more_than_rows_of_even_width(
     outputs: int, inputs: int, seed: int
 ) -> None:
     values = np.random.default_rng(seed).standard_normal((outputs, inputs)).astype(np.float32)
     stored = cast(values, "float32", "int8")
     panels = pack_panels(stored)
 
-    assert (-(-outputs // 32), 32 * row_bytes(inputs, "int8")) == panels.shape == panels_shape(outputs, inputs, "int8")
-    assert stored.tobytes() == unpack_panels(panels, outputs).tobytes()
+    even = inputs + inputs % 2
+    assert (-(-outputs // 32), 32 * row_bytes(even, "int8")) == panels.shape == panels_shape(outputs, inputs, "int8")
+    assert stored.tobytes() == unpack_panels(panels, outputs, inputs).tobytes()
 
 
 @given(slots=st.integers(1, 3), blocks=st.integers(1, 3), heads=st.integers(1, 3), half=st.integers(1, 70),

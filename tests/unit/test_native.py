@@ -38,10 +38,11 @@ def test_targets_are_best_first_and_the_best_is_the_default() -> None:
     assert TARGETS[0] == _native.Program().target
 
 
-@given(
-    st.integers(1, 15), st.integers(1, 300), st.integers(1, 70), st.sampled_from(["float32", "bfloat16"]), st.booleans()
-)
-@settings(max_examples=25, deadline=None)
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "int8")
+
+
+@given(st.integers(1, 30), st.integers(1, 300), st.integers(1, 200), st.sampled_from(DTYPES), st.booleans())
+@settings(max_examples=40, deadline=None)
 def test_linear_agrees_with_numpy_and_its_bits_are_the_same_on_every_target_alone_or_in_a_batch(
     num_rows: int, num_inputs: int, num_outputs: int, dtype: DType, has_bias: bool
 ) -> None:
@@ -50,7 +51,8 @@ def test_linear_agrees_with_numpy_and_its_bits_are_the_same_on_every_target_alon
     weight = cast(rng.standard_normal((num_outputs, num_inputs), np.float32), "float32", dtype)
     bias = rng.standard_normal(num_outputs, np.float32) if has_bias else None
     panels = pack_panels(weight)
-    expected = x.astype(np.float64) @ cast(weight, dtype, "float32").astype(np.float64).T
+    multiplied = x if dtype == "float32" else cast(cast(x, "float32", "bfloat16"), "bfloat16", "float32")
+    expected = multiplied.astype(np.float64) @ cast(weight, dtype, "float32").astype(np.float64).T
     if bias is not None:
         expected += bias
 
@@ -60,6 +62,37 @@ def test_linear_agrees_with_numpy_and_its_bits_are_the_same_on_every_target_alon
     for target in TARGETS:
         assert best.tobytes() == linear(target, x, panels, dtype, bias, num_outputs).tobytes()
         assert best[-1:].tobytes() == linear(target, x[-1:], panels, dtype, bias, num_outputs).tobytes()
+
+
+@given(st.integers(1, 14), st.integers(1, 40), st.sampled_from(DTYPES[1:]), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_products_have_the_same_bits_on_every_target_where_numbers_are_too_small_to_be_normal(
+    num_rows: int, num_inputs: int, dtype: DType, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x, small = (rng.standard_normal(shape) for shape in ((num_rows, num_inputs), (40, num_inputs)))
+    x = (x * 2.0 ** rng.integers(-149, 0, x.shape)).astype(np.float32)
+    weight = (small * 2.0 ** rng.integers(-149, 0, small.shape)).astype(np.float32)
+    panels = pack_panels(cast(weight, "float32", dtype))
+
+    wanted = linear("scalar", x, panels, dtype, None, 40).tobytes()
+
+    assert [wanted] * len(TARGETS) == [linear(target, x, panels, dtype, None, 40).tobytes() for target in TARGETS]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_no_number_goes_through_a_product_and_no_further_than_its_row(target: str, dtype: DType) -> None:
+    panels = pack_panels(cast(np.ones((33, 65), np.float32), "float32", dtype))
+    x = np.ones((14, 65), np.float32)
+    x[1, 64], x[2, 0], x[3, 5] = np.nan, np.inf, -np.inf
+    x[4, 7:9] = np.inf, -np.inf
+
+    out = linear(target, x, panels, dtype, None, 33)
+
+    assert np.isnan(out[[1, 4]]).all()
+    assert [np.inf, -np.inf] == out[2:4, 32].tolist()
+    np.testing.assert_allclose(np.delete(out, [1, 2, 3, 4], axis=0), 65.0, rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -217,8 +250,8 @@ def test_the_machine_limits_are_measured_once_per_repeat() -> None:
     team = _native.Team([None])
 
     assert 3 == len(_native.read_bandwidth(team, 4 << 20, 3))
-    assert 2 == len(_native.multiply_add_peak(team, None, 2))
-    assert 0 < min(_native.read_bandwidth(team, 4 << 20, 2) + _native.multiply_add_peak(team, TARGETS[-1], 1))
+    assert 2 == len(_native.multiply_add_peak(team, None, "float32", 2))
+    assert 0 < min(_native.read_bandwidth(team, 4 << 20, 2) + _native.multiply_add_peak(team, TARGETS[-1], "int8", 1))
     with pytest.raises(ValueError, match="repeats is 0, it must be positive"):
         _native.read_bandwidth(team, 4 << 20, 0)
 

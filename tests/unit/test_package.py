@@ -64,7 +64,7 @@ def test_every_tensor_begins_on_a_page_in_the_order_of_the_graph(package):
 def test_the_manifest_says_where_it_came_from(package):
     document = json.loads((package.path / "trivet.json").read_text())
 
-    assert (2, "float32", 2) == (document["format"], document["dtype"], document["level"])
+    assert (3, "float32", 2) == (document["format"], document["dtype"], document["level"])
     assert {"name": "model", "digest": package.source_digest} == document["source"]
     assert [{"file": SHARD, "bytes": (package.path / SHARD).stat().st_size}] == document["shards"]
     assert layout_fingerprint(package.graph) == document["fingerprint"]
@@ -109,7 +109,7 @@ def test_any_changed_byte_of_a_weight_is_found(package, name, place, change):
 def test_a_newer_package_says_what_to_do(package):
     change(package, "format", 7)
 
-    with pytest.raises(CheckpointError, match=r"package format 7 is newer than this trivet \(2\)\n.*upgrade trivet"):
+    with pytest.raises(CheckpointError, match=r"package format 7 is newer than this trivet \(3\)\n.*upgrade trivet"):
         open_package(package.path)
 
 
@@ -146,7 +146,7 @@ def test_a_truncated_shard_says_how_much_is_wanted(package):
         ("tensors/w.a", [], "damaged.*tensor w.a has 0 pieces for 1 ranks"),
         ("tensor_parallel", 0, "damaged.*tensor_parallel 0"),
         ("tensor_parallel", 2, "laid out as another version"),
-        ("format", 1, r"package format 1 is older than this trivet reads \(2\)"),
+        ("format", 2, r"package format 2 is older than this trivet reads \(3\)"),
         ("shards", [{"file": "../x", "bytes": 1 << 41}], "damaged.*not a plain file name"),
         ("config/hidden", 3, "damaged.*hidden"),
     ],

@@ -54,7 +54,7 @@ def plan(
     graph = model_graph(config, dtype, device="cpu" if device is None else "npu", kv_dtype=kv_dtype)
     if lanes == "2" and device is not None:
         raise ResourceError("--lanes 2: only a CPU's cores are shared out between lanes", "--lanes 1")
-    room = host_room() if device is None else chip_room(device, dtype)
+    room = host_room(dtype) if device is None else chip_room(device, dtype)
     positions = min(context or config.max_context, config.max_context)
     found = capacity(graph, room, positions, concurrency, max_step_tokens, int(lanes))
     if as_json:
@@ -93,8 +93,9 @@ def chip_room(device: str, dtype: DType) -> Room:
     return room_of(soc, BINDINGS["npu"].slot_tokens)
 
 
-def host_room() -> Room:
-    """This host's processor: the memory that is available now, and its speed, measured in about a second."""
+def host_room(dtype: DType) -> Room:
+    """This host's processor: the memory that is available now, and its speed with weights in `dtype`, measured in about
+    a second."""
     from trivet._native import Team, multiply_add_peak
     from trivet.base.errors import ResourceError
     from trivet.driver.devices.table import open_device
@@ -106,7 +107,7 @@ def host_room() -> Room:
     if device.memory_bytes is None:
         raise ResourceError("memory: how much is available is unknown here", "name a chip with --device")
     bytes_per_s = max(memory_speeds(device.cpus, 3))
-    flops_per_s = max(multiply_add_peak(Team(list(device.cpus)), None, 3))
+    flops_per_s = max(multiply_add_peak(Team(list(device.cpus)), None, dtype, 3))
     return Room(device.name, device.memory_bytes, bytes_per_s, flops_per_s * COMPUTE_SHARE)
 
 

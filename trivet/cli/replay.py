@@ -105,7 +105,7 @@ def replay(
         return
     config = read_config(model)
     graph = model_graph(config, "bfloat16", device="cpu" if device is None else "npu", kv_dtype=kv_dtype)
-    room = host_room() if device is None else chip_room(device, "bfloat16")
+    room = host_room("bfloat16") if device is None else chip_room(device, "bfloat16")
     if room.rates is None:
         raise ResourceError(f"--device {room.name}: no bandwidth of this chip is published", "--device 910B3")
     positions = context or config.max_context

@@ -21,7 +21,7 @@ Attribute = int | float | str | tuple[int, ...]
 
 # How the bytes of a tensor lie.
 #   rows    row-major, the last axis contiguous
-#   panels  a [out, in] matrix as [out / 32, in, 32]: the order a kernel streams it in (see operators/panels.py)
+#   panels  a [out, in] matrix by 32 outputs and their inputs: as a kernel streams it (see operators/panels.py)
 #   kv      a stream of the KV pool inside its slots (see operators/kv_layout.py)
 #   blocks  a stream of the KV pool as one tensor [2, slots, slot_tokens, kv_heads, head_dim]: keys, then values
 Layout = Literal["rows", "panels", "kv", "blocks"]

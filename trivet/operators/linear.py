@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType
+from trivet.base.dtypes import Array, DType, cast
 from trivet.operators.contract import WEIGHTS, Argument, Axis, Call, Operator, Sample, Tolerance, register, resolve
 from trivet.operators.cpu import implement_kernel
 from trivet.operators.panels import refuse_rows
@@ -18,7 +18,17 @@ _SIZES = ((1, 1, 1), (1, 64, 96), (2, 33, 31), (5, 48, 33), (7, 129, 65), (13, 5
 def _linear(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
     x, weight, bias = inputs
     assert x is not None and weight is not None
+    x = as_multiplied(call, x)
     return [x @ weight.T if bias is None else x @ weight.T + bias]
+
+
+def as_multiplied(call: Call, x: Array) -> Array:
+    """x, in float64, as it meets the weight of `call`, its second input: rounded beside bfloat16 and int8."""
+    weight = call.inputs[1]
+    assert weight is not None
+    if weight.dtype not in ("bfloat16", "int8"):
+        return x
+    return cast(cast(x.astype(np.float32), "float32", "bfloat16"), "bfloat16", "float32").astype(np.float64)
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -58,8 +68,8 @@ def _features(call: Call, sizes: Mapping[str, int]) -> tuple[int, ...]:
 register(
     Operator(
         name="linear",
-        summary="y = x · weightᵀ + bias, each output one chain of multiply-adds in the order of the inputs; in int8 a "
-        "chain for each group of 64, scaled once and added in order",
+        summary="y = x · weightᵀ + bias, each output one chain of multiply-adds over its inputs. Beside weights in"
+        " bfloat16 or int8 x is rounded to bfloat16; in int8 a group of 64 is a chain, scaled once, and added in order",
         inputs=(
             Argument("x", ("tokens", "in")),
             Argument("weight", ("out", "in"), WEIGHTS, layouts=("rows", "panels")),

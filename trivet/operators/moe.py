@@ -27,6 +27,7 @@ from trivet.operators.contract import (
     resolve,
 )
 from trivet.operators.cpu import implement_kernel
+from trivet.operators.linear import as_multiplied
 from trivet.operators.panels import refuse_rows
 from trivet.operators.samples import normal, spec
 
@@ -59,7 +60,7 @@ def _permute(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
 def _grouped_linear(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
     x, weight, ends = inputs
     assert x is not None and weight is not None and ends is not None
-    rows = x.reshape(-1, x.shape[2])
+    rows = as_multiplied(call, x.reshape(-1, x.shape[2]))
     spans = pairwise([0, *ends])
     y = np.concatenate([rows[start:end] @ each.T for (start, end), each in zip(spans, weight, strict=True)])
     return [y.reshape(*x.shape[:2], -1)]
@@ -184,8 +185,8 @@ register(
 register(
     Operator(
         name="grouped_linear",
-        summary="y = x · weightᵀ with the weight of each row's expert, rows ordered by expert; each output one chain of"
-        " multiply-adds in the order of the inputs, whoever shares its expert",
+        summary="y = x · weightᵀ with the weight of each row's expert, rows ordered by expert; each output the one that"
+        " linear makes of its row, whoever shares its expert",
         inputs=(
             Argument("x", ("tokens", "chosen", "in")),
             Argument("weight", ("experts", "out", "in"), layouts=("rows", "panels")),

@@ -25,7 +25,7 @@ _MIN_PROCESSES = 4096
 _OLDEST_KERNEL, _GOOD_KERNEL = "4.19", "5.10"
 
 
-@_here("DRV001", "warning", source="the targets that native/ is compiled for: avx512, avx2, neon, scalar")
+@_here("DRV001", "warning", source="the targets that native/ is compiled for: avx512bf16, avx512, avx2, neon, scalar")
 def cpu_features_missing(facts: HostFacts, need: Need) -> Judgement:
     features = facts.cpus.features
     if features is None:

@@ -81,7 +81,7 @@ class CpuPlan:
 
     @property
     def target(self) -> str:
-        """The kernel target in use: avx512, avx2, neon or scalar."""
+        """The kernel target in use: avx512bf16, avx512, avx2, neon or scalar."""
         return self._program.target
 
     @property

@@ -55,8 +55,8 @@ def target_for(
     in int8 it moved perplexity by less than 0.1 %. A table that only the embedding reads stays in `dtype`: a token
     reads one row of it, so that fewer bytes would gain no speed.
 
-    Between operators the CPU keeps float32: its sums are float32 anyway, and the rows are few. Other devices move
-    activations through memory, in `dtype` where a contract leaves the choice.
+    Between operators the CPU keeps float32, and products round what they take: its sums are float32 anyway, and the
+    rows are few. Other devices move activations through memory, in `dtype` where a contract leaves the choice.
     """
     if device == "cpu":
         return Target(device, matrices or dtype, dtype, dtype, "float32", "panels", "kv", overrides)

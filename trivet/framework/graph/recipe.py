@@ -114,7 +114,7 @@ def undo(recipe: Recipe, stored: Array) -> Iterator[tuple[Source, Array]]:
 
     Nothing is lost on the way back; what was lost is what casting to that dtype took. Parts of rows are views.
     """
-    rows = unpack_panels(stored, recipe.shape[0]) if recipe.layout == "panels" else stored
+    rows = unpack_panels(stored, *recipe.shape) if recipe.layout == "panels" else stored
     start = 0
     for source in recipe.sources:
         yield source, rows[start : start + source.shape[0]]

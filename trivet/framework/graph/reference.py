@@ -62,7 +62,10 @@ class ReferencePlan:
 def _logical(graph: Graph, name: str, stored: Array) -> Array:
     spec = graph.values[name]
     assert spec.dtype is not None
-    rows = unpack_panels(stored, resolve(spec.axes[0], {})) if spec.layout == "panels" else stored
+    rows = stored
+    if spec.layout == "panels":
+        outputs, inputs = (resolve(axis, {}) for axis in spec.axes)
+        rows = unpack_panels(stored, outputs, inputs)
     return cast(rows, spec.dtype, "float32").astype(np.float64)
 
 

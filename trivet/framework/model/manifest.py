@@ -22,7 +22,7 @@ from trivet.framework.model.config import ModelConfig
 from trivet.framework.model.json_file import read_json, write_json
 from trivet.operators.panels import PANEL_OUTPUTS, pack_panels
 
-FORMAT = 2
+FORMAT = 3
 FILE = "trivet.json"
 ALIGNMENT = 4096  # bytes, of every weight in its file: a page, and the unit of direct reads from storage
 
@@ -123,7 +123,8 @@ def layout_fingerprint(graph: Graph, num_ranks: int = 1) -> str:
     layout: list[object] = [
         [name, list(recipe.stored_shape), recipe.dtype, recipe.layout] for name, recipe in graph.weights.items()
     ]
-    panels = [pack_panels(np.arange(PANEL_OUTPUTS, dtype=dtype)[:, None]).ravel().tolist() for dtype in ("u2", "f4")]
+    ramps = (np.arange(3 * PANEL_OUTPUTS, dtype=dtype).reshape(PANEL_OUTPUTS, 3) for dtype in ("u2", "f4"))
+    panels = [pack_panels(ramp).ravel().tolist() for ramp in ramps]
     if any(recipe.dtype == "int8" for recipe in graph.weights.values()):
         ramp = np.linspace(-1, 1, PANEL_OUTPUTS * (GROUP + 1), dtype=np.float32).reshape(PANEL_OUTPUTS, -1)
         panels.append(pack_panels(cast(ramp, "float32", "int8")).ravel().tolist())

@@ -56,6 +56,11 @@ def narrowed(values: torch.Tensor) -> torch.Tensor:
     return torch.cat([integers.view(torch.uint8), stored.view(torch.uint8)], dim=-1)
 
 
+def as_multiplied(x: torch.Tensor, weight: DType | None) -> torch.Tensor:
+    """x rounded to bfloat16 where it meets a weight in bfloat16 or int8, as the contract has it; in its own format."""
+    return x.bfloat16().to(x.dtype) if weight in ("bfloat16", "int8") else x
+
+
 def implement_in_torch(operator: str, lower: Lower) -> Implementation:
     """Register `lower` as the operator's implementation on the device `torch`."""
     return implement(Implementation(operator, "torch", "torch", refuse_layouts, lower))

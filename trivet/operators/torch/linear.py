@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import linear
 
 from trivet.operators.contract import Call
-from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch, widened
+from trivet.operators.torch.call import DTYPES, Run, as_multiplied, given, implement_in_torch, widened
 from trivet.operators.torch.lengths import StepLengths
 
 
@@ -18,8 +18,8 @@ def _linear(call: Call, sizes: Mapping[str, int]) -> Run:
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
         x, weight = given(inputs, 0, 1)
-        weight = widened(weight, stored)
-        common = torch.promote_types(x.dtype, weight.dtype)  # float32 rows stay float32 beside bfloat16 weights
+        x, weight = as_multiplied(x, stored), widened(weight, stored)
+        common = torch.promote_types(x.dtype, weight.dtype)
         y = linear(x.to(common), weight.to(common)).to(dtype)
         bias = inputs[2]
         return [y if bias is None else (y.float() + bias).to(dtype)]

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import linear
 
 from trivet.operators.contract import Call
-from trivet.operators.torch.call import DTYPES, Run, given, implement_in_torch
+from trivet.operators.torch.call import DTYPES, Run, as_multiplied, given, implement_in_torch
 from trivet.operators.torch.lengths import StepLengths
 
 
@@ -32,12 +32,13 @@ def _permute(call: Call, sizes: Mapping[str, int]) -> Run:
 
 def _grouped_linear(call: Call, sizes: Mapping[str, int]) -> Run:
     assert call.outputs[0].dtype is not None
-    dtype = DTYPES[call.outputs[0].dtype]
+    assert call.inputs[1] is not None
+    dtype, stored = DTYPES[call.outputs[0].dtype], call.inputs[1].dtype
 
     def run(inputs: Sequence[torch.Tensor | None], lengths: StepLengths) -> list[torch.Tensor]:
         x, weight, ends = given(inputs, 0, 1, 2)
         common = torch.promote_types(x.dtype, weight.dtype)
-        rows = x.flatten(0, 1).to(common)
+        rows = as_multiplied(x, stored).flatten(0, 1).to(common)
         y = torch.empty(len(rows), weight.shape[1], dtype=dtype, device=x.device)
         for expert, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
             if start < end:

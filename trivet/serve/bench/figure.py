@@ -12,7 +12,9 @@ from typing import Literal, get_args
 
 Question = Literal["limits", "load", "prefill", "decode", "kernels"]
 Unit = Literal["tokens/s", "s", "bytes/s", "FLOP/s"]
-Limit = Literal["memory", "multiply-add", "storage"]
+Limit = Literal["memory", "multiply-add", "bfloat16 multiply-add", "storage"]
+# What the same units of a core do, one after the other.
+_OPERATIONS: tuple[Limit, ...] = ("multiply-add", "bfloat16 multiply-add")
 
 QUESTIONS: tuple[Question, ...] = get_args(Question)
 
@@ -64,9 +66,12 @@ def judge(measurement: Measurement, speeds: Mapping[str, float]) -> Figure:
     least_s = {limit: amount / speeds[limit] for limit, amount in measurement.needs.items()}
     limit = best = share = None
     if least_s:
-        limit = max(least_s, key=lambda name: least_s[name])
+        computing_s = sum(least_s.get(each, 0.0) for each in _OPERATIONS)
+        waiting_s = max((seconds for each, seconds in least_s.items() if each not in _OPERATIONS), default=0.0)
+        is_computing = computing_s > waiting_s
+        limit = max((each for each in least_s if (each in _OPERATIONS) == is_computing), key=lambda each: least_s[each])
         is_time = measurement.unit == "s"
-        best = least_s[limit] if is_time else 1 / least_s[limit]
+        best = max(computing_s, waiting_s) if is_time else 1 / max(computing_s, waiting_s)
         share = best / value if is_time else value / best
     return Figure(
         question=measurement.question,

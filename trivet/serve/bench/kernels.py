@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from trivet.base.dtypes import Array
-from trivet.framework.graph.cost import node_bytes, node_flops
+from trivet.framework.graph.cost import node_bytes
 from trivet.framework.graph.ir import Graph, Node, format_spec
 from trivet.framework.graph.plan import Batch, BoundPlan
 from trivet.serve.bench.figure import Limit, Measurement
-from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, refusal, seconds_of
+from trivet.serve.bench.steps import decode_steps, operations, own_slots, prefill_steps, refusal, seconds_of
 
 PROMPT_TOKENS = 512
 
@@ -59,7 +59,7 @@ def _of_step(plan: BoundPlan, name: str, step: Batch, repeats: int) -> list[Meas
     for kernel, nodes in alike.items():
         needs: dict[Limit, float] = {
             "memory": float(sum(node_bytes(plan.graph, plan.nodes[i], step) for i in nodes)),
-            "multiply-add": float(sum(node_flops(plan.graph, plan.nodes[i], step) for i in nodes)),
+            **operations(plan, [plan.nodes[i] for i in nodes], step),
         }
         settings: dict[str, str | int | float | None] = {"step": name, "tokens": len(step.tokens), "nodes": len(nodes)}
         samples = tuple(runs[:, nodes].sum(axis=1).tolist())

@@ -17,11 +17,12 @@ def memory_speeds(cpus: Sequence[int], repeats: int) -> list[float]:
 
 
 def measure_limits(cpus: Sequence[int], target: str, repeats: int, when: str) -> list[Measurement]:
-    """Both limits; `when` in the run, so that a machine that changed its mind meanwhile shows."""
+    """All of them; `when` in the run, so that a machine that changed its mind meanwhile shows."""
     memory = memory_speeds(cpus, repeats)
-    peak = multiply_add_peak(Team(list(cpus)), target, repeats)
+    singles, halves = (multiply_add_peak(Team(list(cpus)), target, dtype, repeats) for dtype in ("float32", "bfloat16"))
     settings = {"when": when}
     return [
         Measurement("limits", "memory", "bytes/s", tuple(memory), settings=settings),
-        Measurement("limits", "multiply-add", "FLOP/s", tuple(peak), settings=settings),
+        Measurement("limits", "multiply-add", "FLOP/s", tuple(singles), settings=settings),
+        Measurement("limits", "bfloat16 multiply-add", "FLOP/s", tuple(halves), settings=settings),
     ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from trivet.base.dtypes import Array
-from trivet.framework.graph.cost import flops, streamed_bytes
+from trivet.framework.graph.cost import node_flops, streamed_bytes
+from trivet.framework.graph.ir import Node
 from trivet.framework.graph.plan import Batch, BoundPlan, Plan
 from trivet.serve.bench.figure import Limit
 
@@ -69,7 +70,18 @@ def seconds_of(plan: Plan, steps: Sequence[Batch]) -> float:
 def needs_per_token(plan: BoundPlan, steps: Sequence[Batch]) -> dict[Limit, float]:
     """Bytes from memory and operations, of all steps together, for each of their tokens."""
     num_tokens = sum(len(step.tokens) for step in steps)
-    return {
-        "memory": sum(streamed_bytes(plan.graph, step) for step in steps) / num_tokens,
-        "multiply-add": sum(flops(plan.graph, step) for step in steps) / num_tokens,
-    }
+    needs: dict[Limit, float] = {"memory": sum(streamed_bytes(plan.graph, step) for step in steps) / num_tokens}
+    for step in steps:
+        for limit, count in operations(plan, plan.nodes, step).items():
+            needs[limit] = needs.get(limit, 0.0) + count / num_tokens
+    return needs
+
+
+def operations(plan: BoundPlan, nodes: Iterable[Node], step: Batch) -> dict[Limit, float]:
+    """Those of some nodes by the limit they meet: weights in bfloat16 or int8 are multiplied with bfloat16."""
+    counts: dict[Limit, float] = {"multiply-add": 0.0, "bfloat16 multiply-add": 0.0}
+    for node in nodes:
+        is_product = node.operator in ("linear", "grouped_linear")
+        is_half = is_product and plan.graph.values[str(node.inputs[1])].dtype != "float32"
+        counts["bfloat16 multiply-add" if is_half else "multiply-add"] += node_flops(plan.graph, node, step)
+    return counts

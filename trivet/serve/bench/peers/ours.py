@@ -53,7 +53,10 @@ def _decode(plan: BoundPlan, prompts: Sequence[Sequence[int]], new: int) -> dict
 
 def _needs(plan: BoundPlan, steps: Sequence[Batch]) -> dict[str, float]:
     needs = needs_per_token(plan, steps)
-    return {"bytes_per_token": needs["memory"], "flops_per_token": needs["multiply-add"]}
+    return {
+        "bytes_per_token": needs["memory"],
+        "flops_per_token": needs["multiply-add"] + needs["bfloat16 multiply-add"],
+    }
 
 
 def _greedy(plan: BoundPlan, prompt: Sequence[int], new: int) -> dict[str, Any]:
