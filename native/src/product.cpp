@@ -8,63 +8,72 @@
 
 namespace tv::TV_TARGET {
 
-// Inputs that a tile of rows runs through before the next tile has its turn: a block of x [12, 256] and what a tile
-// reads of a panel [256, 32] stay in a 32 KiB L1 together; the blocks of four panels and their sums in any L2. Where
-// there is no next tile a block is as deep as its memory holds, and panels are read as streams.
-// A multiple of kGroupInputs, so that a block begins with a group.
+// Elements of x that a tile of rows runs through before the next tile has its turn, so that their block [12, 256] stays
+// in L1; what tiles read of some panels meanwhile, and the sums, stay in L2. Where there is no next tile, a block is as
+// deep as its memory holds, and panels are read as streams.
+// Padding keeps rows of a block from falling into the same cache set, as rows of x itself often do.
 constexpr int64_t kDepth = 256;
-static_assert(kDepth % kGroupInputs == 0);
-// The odd length keeps rows of a block of x from falling into the same cache set, as rows of x itself often do.
 constexpr int64_t kPadding = 16;
 constexpr int64_t kBlockElements = kTileRows * (kDepth + kPadding);
 constexpr int64_t kNumSums = kManyRows * kManyPanels * kPanelOutputs;
 
-// How rows share the memory of a block: each has so many inputs and elements of x, and sums of so many outputs.
+// From one row of a block of x to the next.
+constexpr int64_t x_stride(int64_t rows) { return kBlockElements / rows; }
+
+// How rows share the memory of a block: they go through so many inputs at once, a multiple of kGroupInputs so that a
+// block begins with a group, and each has sums of so many outputs.
 struct Blocking {
-    int64_t depth, x_stride, sum_stride;
+    int64_t depth, sum_stride;
 
     Blocking(int64_t num_rows, int64_t element_inputs) {
-        const bool is_one_tile = num_rows <= kTileRows;
-        x_stride = is_one_tile ? kBlockElements / num_rows : kDepth / element_inputs + kPadding;
-        depth = (x_stride - kPadding) * element_inputs / kGroupInputs * kGroupInputs;
-        const int64_t panels = is_one_tile ? kNumSums / (num_rows * kPanelOutputs) : kManyPanels;
+        const int64_t elements = x_stride(smaller(num_rows, kTileRows)) - kPadding;
+        depth = elements * element_inputs / kGroupInputs * kGroupInputs;
+        const int64_t panels = num_rows <= kTileRows ? kNumSums / (num_rows * kPanelOutputs) : kManyPanels;
         sum_stride = panels * kPanelOutputs;
     }
 };
+static_assert(kDepth % kGroupInputs == 0);
 
 // Where a tile finds its x and its sums, one row after the other.
 template <class Panel>
 struct Tile {
     const typename Panel::Chain::Element* x;
     float* sums;
-    const Blocking& by;
+    int64_t sum_stride;
 };
 
-// Chains of ROWS × COLUMNS · lanes outputs, from `column` of the panel on, over `run` elements of x. Weights are widened
+// Chains of ROWS × COLUMNS · lanes outputs, from `column` of the panel on, in so many turns. Weights are widened
 // for every tile: made float32 once for many tiles they were slower (97 in place of 107 GFLOP/s for 48 rows on one core
 // of a Zen 4), since the units that widen have nothing else to do and twice the bytes come from L2.
 // On the way it fetches into L2 what comes after: a block is too short for the hardware to notice in time that it is a
-// stream (8 rows of a whole model, two threads of a Zen 4: 17.9 → 12.6 ms).
+// stream (8 rows of a whole model, two threads of a Zen 4: 17.9 → 12.6 ms). A few rows are faster without.
 template <int ROWS, int COLUMNS, class Panel>
-TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const Tile<Panel>& tile, int64_t run) {
+TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const Tile<Panel>& tile, int64_t turns) {
     using Chain = typename Panel::Chain;
     Vec sums[ROWS][COLUMNS];
-    const auto stored = [&](int r, int c) { return tile.sums + r * tile.by.sum_stride + (column + c) * kLanes; };
+    const auto stored = [&](int r, int c) { return tile.sums + r * tile.sum_stride + (column + c) * kLanes; };
     TV_UNROLL for (int r = 0; r < ROWS; ++r) {
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = Panel::kIsScaled ? Vec{} : load(stored(r, c));
     }
-    for (int64_t k = 0; k < run; k += Chain::kTurn) {
-        if constexpr (ROWS > 1) {
+    for (int64_t turn = 0; turn < turns; ++turn) {
+        if constexpr (ROWS >= Panel::kFetchRows) {
             constexpr int64_t share = Panel::kTurnBytes * COLUMNS / kPanelColumns;  // of a turn's bytes, these columns'
-            const char* ahead = next + k / Chain::kTurn * Panel::kTurnBytes + share * column / COLUMNS;
+            const char* ahead = next + turn * Panel::kTurnBytes + share * column / COLUMNS;
             TV_UNROLL for (int64_t line = 0; line < share; line += 64) prefetch(ahead + line);
         }
         TV_UNROLL for (int i = Chain::kTurn - 1; i >= 0; --i) {
             typename Chain::Factor weight[COLUMNS];
-            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) weight[c] = panel.load(k, i, column + c);
+            TV_UNROLL for (int c = 0; c < COLUMNS; ++c) weight[c] = panel.load(turn, i, column + c);
             TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-                const auto x = Chain::factor(tile.x[r * tile.by.x_stride + k + i]);
+                const auto x = Chain::factor(tile.x[r * x_stride(ROWS) + turn * Chain::kTurn + i]);
                 TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = Chain::add(weight[c], x, sums[r][c]);
+            }
+            // What was loaded of the turn is loaded again: kept, it would push sums out of their registers, which have
+            // none to spare (96 rows on AVX2: 72 in place of 101 GFLOP/s).
+            if constexpr (Panel::kIsOneLoad && Chain::kTurn > 1) {
+                TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+                    TV_UNROLL for (int c = 0; c < COLUMNS; ++c) pin(sums[r][c]);
+                }
             }
         }
     }
@@ -88,10 +97,10 @@ static void run_panel(int64_t rows, const char* stored, const char* next, int64_
     constexpr int columns = ROWS * kPanelColumns <= kAccumulators ? kPanelColumns : kTileColumns;
     for (int64_t from = 0; from < depth; from += Panel::kRun) {
         const Panel panel(stored, input + from);
-        const int64_t run = ceil_div(smaller(Panel::kRun, depth - from), Chain::kInputs);
+        const int64_t turns = ceil_div(smaller(Panel::kRun, depth - from), Chain::kInputs * Chain::kTurn);
         for (int column = 0; column < kPanelColumns; column += columns) {
-            const Tile<Panel> of_run = {tile.x + from / Chain::kInputs, tile.sums, tile.by};
-            run_tile<ROWS, columns>(panel, next + Panel::bytes(from), column, of_run, run);
+            const Tile<Panel> of_run = {tile.x + from / Chain::kInputs, tile.sums, tile.sum_stride};
+            run_tile<ROWS, columns>(panel, next + Panel::bytes(from), column, of_run, turns);
         }
     }
 }
@@ -99,10 +108,10 @@ static void run_panel(int64_t rows, const char* stored, const char* next, int64_
 // Rows [rows, depth] of x, from `input` on, as the chain takes them; what is missing of the last sixteen is zero.
 template <class Chain>
 static void take_block(const Product& product, int64_t first_row, int64_t rows, int64_t input, int64_t depth,
-                       typename Chain::Element* x, const Blocking& by) {
+                       typename Chain::Element* x) {
     for (int64_t r = 0; r < rows; ++r) {
         const float* from = row_of_part<const float>(*product.x, first_row + r, product.parts, product.inputs) + input;
-        typename Chain::Element* to = x + r * by.x_stride;
+        typename Chain::Element* to = x + r * x_stride(rows);
         for (int64_t i = 0; i < depth; i += kBlock) {
             Chain::take(to + i / Chain::kInputs, load_block(from + i, depth - i));
         }
@@ -145,12 +154,12 @@ static void run_block(const Product& product, const Part& part, const Blocking& 
         const int64_t next_k = k + depth < product.inputs ? k + depth : k;
         for (int64_t row = 0; row < part.num_rows(); row += kTileRows) {
             const int64_t rows = smaller(kTileRows, part.num_rows() - row);
-            take_block<Chain>(product, part.first_row + row, rows, k, depth, x, by);
+            take_block<Chain>(product, part.first_row + row, rows, k, depth, x);
             for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
                 const bool is_last = output + kPanelOutputs >= part.end_output;
                 const char* next = is_last ? panel_of(part.first_output) + Panel::bytes(next_k)
                                            : panel_of(output + kPanelOutputs) + Panel::bytes(k);
-                const Tile<Panel> tile = {x, sums + row * by.sum_stride + output - part.first_output, by};
+                const Tile<Panel> tile = {x, sums + row * by.sum_stride + output - part.first_output, by.sum_stride};
                 run_panel<kTileRows, Panel>(rows, panel_of(output), next, k, depth, tile);
             }
         }

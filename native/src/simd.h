@@ -158,6 +158,17 @@ TV_INLINE Vec load_integers(const int8_t* p) {
 #endif
 }
 
+// Has the compiler keep a value in a register here, and forget what it loaded from memory.
+TV_INLINE void pin(Vec& v) {
+#if defined(__x86_64__)
+    asm volatile("" : "+v"(v) : : "memory");
+#elif defined(__aarch64__)
+    asm volatile("" : "+w"(v) : : "memory");
+#else
+    asm volatile("" : "+m"(v) : : "memory");
+#endif
+}
+
 // Asks for the line at an address, which need not be one of ours, to come into L2.
 TV_INLINE void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 
@@ -188,8 +199,10 @@ TV_INLINE void store_rounded(uint32_t* p, Vec v) {
 // To what a bfloat16 holds, nearest, ties to even; denormals become zeros.
 TV_INLINE void store_rounded(float* p, Vec v) {
     const Words bits = bits_as<Words>(v);
-    const Words whole = (bits & broadcast_words(0x7f800000u)) != 0 ? bits : bits & broadcast_words(0x80000000u);
-    store(p, bits_as<Vec>(round_to_halves(bits_as<Vec>(whole)) << 16));
+    const Words rounded = bits + broadcast_words(0x7fff) + ((bits >> 16) & broadcast_words(1));
+    const Words number = v != v ? bits | broadcast_words(0x400000) : rounded;
+    const auto is_small = (bits & broadcast_words(0x7f800000u)) == 0;
+    store(p, bits_as<Vec>(number & (is_small ? broadcast_words(0x80000000u) : broadcast_words(0xffff0000u))));
 }
 #endif
 
