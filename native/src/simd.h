@@ -127,7 +127,7 @@ TV_INLINE Vec fma(Vec a, Vec b, Vec c) {
 
 // Bit i: is lane i at least `least`?
 TV_INLINE uint32_t lanes_from(Vec v, float least) {
-#if defined(TV_TARGET_AVX512)
+#if TV_LANES == 16
     return _mm512_cmp_ps_mask(v, broadcast(least), _CMP_GE_OQ);
 #elif defined(TV_TARGET_AVX2)
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(v, broadcast(least), _CMP_GE_OQ)));
