@@ -149,7 +149,7 @@ def test_a_chip_without_bfloat16_is_refused_for_it(tmp_path):
 
 def test_the_command_plans_a_cache_in_int8_for_the_cpu_and_refuses_it_for_a_chip(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
-    monkeypatch.setattr("trivet.cli.plan.host_room", lambda: Room("pretended", 64 * GIB, 1e12, 1e14))
+    monkeypatch.setattr("trivet.cli.plan.host_room", lambda _: Room("pretended", 64 * GIB, 1e12, 1e14))
     asked = [str(tmp_path / "config.json"), "--kv-dtype", "int8"]
     result = CliRunner().invoke(plan, asked)
     refused = CliRunner().invoke(plan, [*asked, "--device", "910B3"])
