@@ -26,6 +26,7 @@ from trivet.framework.engine.lane_choice import (
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request
+from trivet.framework.engine.step_times import StepTimes
 from trivet.framework.graph.cost import StepCost
 from trivet.framework.graph.cpu_plan import activation_bytes
 from trivet.framework.graph.plan import Limits, decode_limits
@@ -156,8 +157,8 @@ def test_each_lane_has_its_own_times_and_predictions_in_the_metrics():
               for lane in ("both", "decode", "prefill")]  # fmt: skip
 
     assert [2, 2, 1] == counts
-    assert costs is lanes.engine._costs["both"]
-    assert 3 == len({id(each) for each in lanes.engine._costs.values()})
+    models = [StepTimes(costs, metrics, has_lanes=True).known(lane) for lane in ("both", "decode", "prefill")]
+    assert [costs, None, None] == models  # what steps beside others take is to be learned
 
 
 def test_a_closed_engine_has_landed_what_flew():

@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from contextlib import suppress
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count, repeat
 
@@ -18,18 +17,19 @@ from trivet.base.errors import RequestError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
-from trivet.framework.engine.cost_model import CostModel, Work, work_of
+from trivet.framework.engine.cost_model import CostModel, Work
 from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.flight import Begun, Flight, Runway
 from trivet.framework.engine.kv_counts import KvCounts
 from trivet.framework.engine.kv_pool import kv_pool
 from trivet.framework.engine.lanes import LaneName, Lanes
-from trivet.framework.engine.observer import Load, NullObserver, Observer, Step, finish_of
+from trivet.framework.engine.observer import Load, NullObserver, Observer, finish_of
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.prefixes import Prefixes
 from trivet.framework.engine.sampler import TokenLogprob, choose, to_draw
 from trivet.framework.engine.scheduler import Scheduler
 from trivet.framework.engine.sequence import FinishReason, Request, Sequence, new_request
+from trivet.framework.engine.step_times import StepTimes
 from trivet.framework.engine.targets import Targets, refusal
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
 from trivet.framework.engine.wait import Stay, first_token_wait_s
@@ -72,20 +72,16 @@ class Engine:
         self._observer = NullObserver() if observer is None else observer
         self._clock = clock
         assert not targets.are_times or (costs is not None and costs.is_known), "a time is promised blindly"
-        self._costs: dict[LaneName, CostModel] = {} if costs is None else {"both": costs}
+        self._times = StepTimes(costs, self._observer, has_lanes=lanes is not None)
         self._targets = targets
         self._side_by_side = lanes
         self._flight: Flight | None = None
-        self._runway: Runway | None = None
-        if lanes is not None:
-            self._runway = Runway(lanes.prefills, clock)
-            if costs is not None:
-                self._costs |= {"decode": costs.anew(), "prefill": costs.anew()}
+        self._runway = None if lanes is None else Runway(lanes.prefills, clock)
         self._pool = kv_pool(plan.num_slots, plan.slot_tokens, costs, reclaim)
         self._tiers = tiers
         max_tokens = limits.max_tokens if max_step_tokens is None else min(max_step_tokens, limits.max_tokens)
         self._prefixes = Prefixes(self._pool, tiers, clock, max_tokens)
-        if (known := self._known_costs("both")) is not None:  # the first prompt after a restart has most to read
+        if (known := self._times.known("both")) is not None:  # the first prompt after a restart has most to read
             self._prefixes.took(max_tokens, known.predict(Work().plus(0, max_tokens)))
         self._budget = Budget(max_tokens, costs, targets.itl_s)
         max_running = min(limits.max_sequences, limits.max_rows)
@@ -237,10 +233,11 @@ class Engine:
         try:
             logits = plan.run(to_batch(self._scheduler.decodes, step.prefills), begun.gates)
             self._take_all(begun, step.prefills, plan.sampler, logits, deltas)
+            has_failed = False
         except Exception:
             self._fail(deltas)
-            begun = replace(begun, work=None)
-        self._ran(begun, self._clock(), num_preemptions)
+            has_failed = True
+        self._ran(begun, self._clock(), num_preemptions, has_failed=has_failed)
         self._settle()
         return deltas
 
@@ -261,18 +258,13 @@ class Engine:
         num_unheld = self._pool.num_free + self._pool.num_pinned
         assert self.has_work or num_unheld == self._pool.num_slots, "idle, and a slot is held"
 
-    def _known_costs(self, lane: LaneName) -> CostModel | None:
-        """What a prediction may rest on; None as long as the costs are a guess, or there are none."""
-        costs = self._costs.get(lane)
-        return costs if costs is not None and costs.is_known else None
-
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError when the request would have to wait too long, or too many wait already."""
         num_waiting, timeout_s = len(self._scheduler.waiting), request.terms.timeout_s
         wait_s = None
-        known, beside = self._known_costs("prefill"), Work()
+        known, beside = self._times.known("prefill"), Work()
         if known is None:
-            known, beside = self._known_costs("both"), self._scheduler.decodes.work()
+            known, beside = self._times.known("both"), self._scheduler.decodes.work()
         if known is not None and (self._targets.ttft_s, timeout_s) != (None, None):
             wait_s = first_token_wait_s(
                 self._scheduler, self._budget, known, self._stay, len(request.prompt), request.params.n, beside
@@ -327,22 +319,12 @@ class Engine:
         for sequence, _ in step.prefills:
             if sequence.scheduled_s is None:
                 sequence.scheduled_s = start_s
-        work = predicted_s = None
-        if self._costs:
-            work = work_of(step.prefills, self._scheduler.decodes.work() if step.decodes else Work())
-            known = self._known_costs(lane)
-            predicted_s = None if known is None else known.predict(work)
-        return Begun(lane, step, start_s, self._prefixes.gates(step.prefills), work, predicted_s)
+        decodes = self._scheduler.decodes.work() if step.decodes else Work()
+        return self._times.begin(lane, step, decodes, self._prefixes.gates(step.prefills), start_s)
 
-    def _ran(self, begun: Begun, end_s: float, num_preemptions: int) -> None:
-        """Learn from a step, and tell of it."""
-        waited_s = sum(gate.stalled_s for gate in begun.gates)  # which teaches nothing of computing
-        seconds = end_s - begun.start_s - waited_s
-        if begun.work is not None and seconds > 0:
-            self._costs[begun.lane].learn(begun.work, seconds)
-        num_tokens = begun.step.num_tokens
-        self._prefixes.took(num_tokens, seconds)
-        self._observer.step(Step(begun.lane, num_tokens, num_preemptions, seconds, begun.predicted_s))
+    def _ran(self, begun: Begun, end_s: float, num_preemptions: int, *, has_failed: bool = False) -> None:
+        seconds = self._times.ran(begun, end_s, num_preemptions, has_failed=has_failed)
+        self._prefixes.took(begun.step.num_tokens, seconds)
 
     def _land(self, flight: Flight, deltas: list[Delta]) -> None:
         """Wait for the step that flies, and take what it made."""
