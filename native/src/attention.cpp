@@ -2,6 +2,7 @@
 // and through a span in tiles of 64 with a running softmax; the results of spans are merged in their order. Who
 // computes which span, and in whose company, is left to the division of the work: it cannot change a bit.
 // A slot may hold anything, NaN included, at positions after the row's own: those are left out, not multiplied by zero.
+#include "attention_int8.h"
 #include "attention_partial.h"
 #include "attention_tile.h"
 #include "block.h"
@@ -71,10 +72,10 @@ TV_INLINE Block weigh(float max, float* scores) {
 }
 
 // The partials of ROWS rows over the positions from `begin` to `end`, at most a span and no further than the last row
-// sees. q: [ROWS, kMaxHeadDim], scaled; partials: row after row.
+// sees. partials: row after row.
 template <int ROWS, class C>
-static void attend_span(const Attention<C>& call, const float* q, const int64_t* length, int64_t begin, int64_t end,
-                        float* partials) {
+static void attend_span(const Attention<C>& call, const Queries<ROWS, C>& q, const int64_t* length, int64_t begin,
+                        int64_t end, float* partials) {
     const int64_t head_dim = call.stream.head_dim;
     const int64_t row_floats = Partial::floats(head_dim);
     Running running[ROWS];
@@ -110,14 +111,7 @@ static void attend_span(const Attention<C>& call, const float* q, const int64_t*
         }
         store_block(shrink, exp(load_block(shrink)));  // of a row that sees nothing here: e^0
         for (int r = 0; r < ROWS; ++r) running[r].sum = fma(running[r].sum, broadcast_block(shrink[r]), sum[r]);
-        float* sums_of_row = Partial{partials}.values();
-        accumulate_all<ROWS>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, 0, seen[0]);
-        const float one = 1.0f;
-        for (int r = 1; r < ROWS; ++r) {
-            if (seen[r] == seen[0]) continue;
-            accumulate_all<1>(sums_of_row + r * row_floats, row_floats, &one, weights + r * kTileTokens, tile,
-                              next, head_dim, seen[0], seen[r]);
-        }
+        accumulate_tile<ROWS>(Partial{partials}.values(), row_floats, shrink, weights, tile, next, head_dim, seen);
     }
     for (int r = 0; r < ROWS; ++r) {
         const Partial partial = {partials + r * row_floats};
@@ -135,10 +129,9 @@ static void write_row(const Partial& total, int64_t head_dim, float* out) {
 }
 
 template <int ROWS, class C>
-static void load_rows(const Attention<C>& call, int64_t token, int64_t first, float* q, int64_t* length) {
+static void load_rows(const Attention<C>& call, int64_t token, int64_t first, Queries<ROWS, C>& q, int64_t* length) {
     for (int r = 0; r < ROWS; ++r) {
-        const float* from = call.q_of(token, first + r);
-        for (int64_t d = 0; d < call.stream.head_dim; ++d) q[r * kMaxHeadDim + d] = from[d] * call.scale;
+        q.load(r, call.q_of(token, first + r), call.stream.head_dim, call.scale);
         length[r] = call.length_of(token, first + r);
     }
 }
@@ -148,7 +141,7 @@ template <int ROWS, class C>
 static void attend_rows(const Attention<C>& call, int64_t token, int64_t first) {
     const int64_t head_dim = call.stream.head_dim;
     const int64_t row_floats = Partial::floats(head_dim);
-    alignas(64) float q[ROWS * kMaxHeadDim];
+    Queries<ROWS, C> q;
     alignas(64) float partials[ROWS * kMaxPartialFloats];
     alignas(64) float totals[ROWS * kMaxPartialFloats];
     int64_t length[ROWS];
@@ -168,7 +161,7 @@ static void attend_rows(const Attention<C>& call, int64_t token, int64_t first) 
 template <int ROWS, class C>
 static void attend_spans(const Attention<C>& call, int64_t token, int64_t first, int64_t begin, int64_t end,
                          float* scratch, int64_t span_floats) {
-    alignas(64) float q[ROWS * kMaxHeadDim];
+    Queries<ROWS, C> q;
     int64_t length[ROWS];
     load_rows<ROWS>(call, token, first, q, length);
     for (int64_t span = begin; span < end; ++span) {

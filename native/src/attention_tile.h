@@ -34,13 +34,7 @@ struct Tile {
 // Both halves of a tile's work fetch the same place of the next tile, element by element: a head's keys and values lie
 // in pieces, and at each the hardware's own prefetching starts anew. Into L2, since a tile and the next together are
 // more than an L1 has room for (32k positions on a Zen 4, two threads: 19 GB/s into L1, 31 into L2).
-// Of bfloat16 both read words, two elements with each: that is half the work of widening them one by one. Integers are
-// multiplied as they are: a chain of scores runs over those that share a scale and is scaled once, and the scale of a
-// value goes into its weight.
-
-TV_INLINE Block load_integer_block(const int8_t* from) {
-    return each_part([=](int i) { return load_integers(from + i * kLanes); });
-}
+// Of bfloat16 both read words, two elements with each: that is half the work of widening them one by one.
 
 // Elements d and d + 1 of sixteen keys.
 TV_INLINE void load_keys(const float* from, Block& first, Block& second) {
@@ -53,10 +47,6 @@ TV_INLINE void load_keys(const BFloat16* from, Block& first, Block& second) {
         first.part[i] = low_halves(pairs);
         second.part[i] = high_halves(pairs);
     }
-}
-TV_INLINE void load_keys(const int8_t* from, Block& first, Block& second) {
-    first = load_integer_block(from);
-    second = load_integer_block(from + kBlock);
 }
 
 // COLUMNS · 16 elements of a value: of bfloat16 in the order of the words' halves, see element_at.
@@ -73,21 +63,6 @@ TV_INLINE void load_values(const BFloat16* from, Block* values) {
         values[(v + 1) / kParts].part[(v + 1) % kParts] = high_halves(pairs);
     }
 }
-template <int COLUMNS>
-TV_INLINE void load_values(const int8_t* from, Block* values) {
-    TV_UNROLL for (int c = 0; c < COLUMNS; ++c) values[c] = load_integer_block(from + c * kBlock);
-}
-
-// The first n of sixteen elements, and zeros.
-template <class C>
-TV_INLINE Block load_rest(const C* from, int64_t n) {
-    return load_block(from, n);
-}
-TV_INLINE Block load_rest(const int8_t* from, int64_t n) {
-    int8_t padded[kBlock] = {};
-    for (int64_t i = 0; i < smaller(n, kBlock); ++i) padded[i] = from[i];
-    return load_integer_block(padded);
-}
 
 // Elements that load_values takes at least; what is left of a head after them is loaded in its own order.
 constexpr int64_t kRun = larger(2 * kLanes, kBlock);
@@ -100,48 +75,42 @@ TV_INLINE int64_t element_at(int64_t place, int64_t head_dim) {
     return place - lane + (lane < kLanes ? 2 * lane : 2 * (lane - kLanes) + 1);
 }
 
-// One chain for each position of COLUMNS blocks: q · k over the elements of a run, in order; the chains of runs, each
-// times its scale, are added in order.
-// q: [ROWS, kMaxHeadDim]; scores: [ROWS, kTileTokens], from the first of these blocks on.
+// The rows' queries, scaled, in the form in which a tile takes them.
+template <int ROWS, class C>
+struct Queries {
+    alignas(64) float elements[ROWS * kMaxHeadDim];
+
+    void load(int row, const float* from, int64_t head_dim, float scale) {
+        for (int64_t d = 0; d < head_dim; ++d) elements[row * kMaxHeadDim + d] = from[d] * scale;
+    }
+};
+
+// One chain for each position of COLUMNS blocks: q · k over head_dim in order.
+// scores: [ROWS, kTileTokens], from the first of these blocks on.
 template <int ROWS, int COLUMNS, class C>
-TV_INLINE void score_run(const float* q, const KvBlock<C>* keys, const KvBlock<C>* next, int64_t begin, int64_t end,
-                         float* scores) {
+TV_INLINE void score(const Queries<ROWS, C>& q, const KvBlock<C>* keys, const KvBlock<C>* next, int64_t head_dim,
+                     float* scores) {
     Block sums[ROWS][COLUMNS];
     TV_UNROLL for (int r = 0; r < ROWS; ++r) {
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = broadcast_block(0.0f);
     }
-    for (int64_t d = begin; d < end; d += 2) {
+    for (int64_t d = 0; d < head_dim; d += 2) {
         Block first[COLUMNS], second[COLUMNS];
         TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
             load_keys(keys[c].elements + d * kBlockTokens, first[c], second[c]);
             prefetch(next[c].elements + d * kBlockTokens);
         }
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const Block element = broadcast_block(q[r * kMaxHeadDim + d]);
+            const Block element = broadcast_block(q.elements[r * kMaxHeadDim + d]);
             TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(first[c], element, sums[r][c]);
         }
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const Block element = broadcast_block(q[r * kMaxHeadDim + d + 1]);
+            const Block element = broadcast_block(q.elements[r * kMaxHeadDim + d + 1]);
             TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(second[c], element, sums[r][c]);
         }
     }
-    TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
-        Block scale;
-        if constexpr (kIsScaled<C>) scale = load_block(keys[c].scales + begin / kScaleRun<C> * kBlockTokens);
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            float* place = scores + r * kTileTokens + c * kBlock;
-            if constexpr (kIsScaled<C>) {
-                sums[r][c] = begin == 0 ? sums[r][c] * scale : fma(sums[r][c], scale, load_block(place));
-            }
-            store_block(place, sums[r][c]);
-        }
-    }
-}
-
-template <int ROWS, int COLUMNS, class C>
-TV_INLINE void score(const float* q, const KvBlock<C>* keys, const KvBlock<C>* next, int64_t head_dim, float* scores) {
-    for (int64_t begin = 0; begin < head_dim; begin += kScaleRun<C>) {
-        score_run<ROWS, COLUMNS>(q, keys, next, begin, smaller(begin + kScaleRun<C>, head_dim), scores);
+    TV_UNROLL for (int r = 0; r < ROWS; ++r) {
+        TV_UNROLL for (int c = 0; c < COLUMNS; ++c) store_block(scores + r * kTileTokens + c * kBlock, sums[r][c]);
     }
 }
 
@@ -162,12 +131,12 @@ TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* s
         const C* from = tile.values[t / kBlockTokens].elements + place;
         Block value[COLUMNS];
         if constexpr (IS_REST) {
-            value[0] = load_rest(from, head_dim - d);
+            value[0] = load_block(from, head_dim - d);
         } else {
             load_values<COLUMNS>(from, value);
         }
         const C* from_next = next.values[t / kBlockTokens].elements + place;
-        TV_UNROLL for (int c = 0; c < COLUMNS; c += kIsScaled<C> ? 4 : 2) prefetch(from_next + c * kBlock);
+        TV_UNROLL for (int c = 0; c < COLUMNS; c += 2) prefetch(from_next + c * kBlock);
         TV_UNROLL for (int r = 0; r < ROWS; ++r) {
             const Block weight = broadcast_block(weights[r * kTileTokens + t]);
             TV_UNROLL for (int c = 0; c < COLUMNS; ++c) sums[r][c] = fma(value[c], weight, sums[r][c]);
@@ -180,40 +149,32 @@ TV_INLINE void accumulate(float* sums_of_row, int64_t row_floats, const float* s
     }
 }
 
-// The weights of a tile's positions up to `end`, each times the scale of a run of its value's elements.
-template <int ROWS, class C>
-TV_INLINE void scale_weights(const float* weights, const Tile<C>& tile, int64_t run, int64_t end, float* scaled) {
-    for (int b = 0; b * kBlock < end; ++b) {
-        const Block scale = load_block(tile.values[b].scales + run * kBlockTokens);
-        TV_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const int place = r * static_cast<int>(kTileTokens) + b * kBlock;
-            store_block(scaled + place, load_block(weights + place) * scale);
-        }
-    }
-}
-
 template <int ROWS, class C>
 static void accumulate_all(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
                            const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, int64_t begin, int64_t end) {
     constexpr int run = kRun / kBlock;
     constexpr int columns = columns_for(ROWS);
-    static_assert(columns % run == 0 && kScaleRun<C> % (columns * kBlock) == 0);
-    const float* of_value = weights;
+    static_assert(columns % run == 0);
     const auto accumulate_at = [&](auto num_columns, auto is_rest, int64_t d) {
         accumulate<ROWS, decltype(num_columns)::value, decltype(is_rest)::value>(
-            sums_of_row, row_floats, shrink, of_value, tile, next, head_dim, d, begin, end);
+            sums_of_row, row_floats, shrink, weights, tile, next, head_dim, d, begin, end);
     };
     int64_t d = 0;
-    while (d < head_dim) {
-        const int64_t run_end = smaller(d + kScaleRun<C>, head_dim);
-        alignas(64) float scaled[kIsScaled<C> ? ROWS * kTileTokens : 1];
-        if constexpr (kIsScaled<C>) {
-            scale_weights<ROWS>(weights, tile, d / kScaleRun<C>, end, scaled);
-            of_value = scaled;
-        }
-        for (; d + columns * kBlock <= run_end; d += columns * kBlock) accumulate_at(Number<columns>(), Number<0>(), d);
-        for (; d + kRun <= run_end; d += kRun) accumulate_at(Number<run>(), Number<0>(), d);
-        for (; d < run_end; d += kBlock) accumulate_at(Number<1>(), Number<1>(), d);
+    for (; d + columns * kBlock <= head_dim; d += columns * kBlock) accumulate_at(Number<columns>(), Number<0>(), d);
+    for (; d + kRun <= head_dim; d += kRun) accumulate_at(Number<run>(), Number<0>(), d);
+    for (; d < head_dim; d += kBlock) accumulate_at(Number<1>(), Number<1>(), d);
+}
+
+// What ROWS rows make of the values of a tile, each of the positions that it sees: ascending, from row to row.
+template <int ROWS, class C>
+static void accumulate_tile(float* sums_of_row, int64_t row_floats, const float* shrink, const float* weights,
+                            const Tile<C>& tile, const Tile<C>& next, int64_t head_dim, const int64_t* seen) {
+    accumulate_all<ROWS>(sums_of_row, row_floats, shrink, weights, tile, next, head_dim, 0, seen[0]);
+    const float one = 1.0f;
+    for (int r = 1; r < ROWS; ++r) {
+        if (seen[r] == seen[0]) continue;
+        accumulate_all<1>(sums_of_row + r * row_floats, row_floats, &one, weights + r * kTileTokens, tile, next,
+                          head_dim, seen[0], seen[r]);
     }
 }
 

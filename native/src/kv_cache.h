@@ -1,9 +1,10 @@
 // Where a position's key and value lie, as in trivet/operators/kv_layout.py. A stream inside a slot is blocks of sixteen
 // tokens: those of its keys, [kv head][slot_tokens / 16], then those of its values. Keys lie in their block as
-// [head_dim / pair][16 tokens][pair], so that one load holds an element of sixteen keys, or a pair of elements where two
-// fit a word; values as [16 tokens][head_dim]. In int8 a block begins with its scales, [head_dim / 64][16 tokens].
+// [head_dim / pair][16 tokens][pair], so that one load holds an element of sixteen keys, or a pair of elements; values as
+// [16 tokens][head_dim], in int8 [8][head_dim][2 tokens]. There a block begins with scales, [head_dim / 64][16 tokens].
 #pragma once
 
+#include "block.h"
 #include "kernels.h"
 #include "simd.h"
 #include "target.h"
@@ -21,21 +22,41 @@ TV_INLINE int64_t sequence_of(const int32_t* starts, int64_t num_sequences, int6
     return low;
 }
 
-// Elements of a cache are float, BFloat16 or int8_t. Only those of int8_t have scales: so many neighbours share one.
+// Elements of a cache are float, BFloat16 or int8_t. Only those of int8_t have scales.
 template <class C>
 constexpr bool kIsScaled = sizeof(C) == 1;
-template <class C>
-constexpr int64_t kScaleRun = kIsScaled<C> ? kGroupInputs : int64_t{1} << 32;
 
-// Elements of a key that lie side by side. Two of bfloat16 fit a word and come apart by a shift and a mask; of int8 four
-// would, but to widen bytes that lie in order is one instruction.
+// Elements of a key that lie side by side: two of bfloat16 fit a word, and two of int8 a word when they are widened.
 template <class C>
-constexpr int64_t kKeyPair = sizeof(C) == sizeof(BFloat16) ? 2 : 1;
+constexpr int64_t kKeyPair = sizeof(C) < sizeof(float) ? 2 : 1;
+// And of a value, of tokens that follow each other: in int8 they are multiplied by two weights at once.
+template <class C>
+constexpr int64_t kValuePair = kIsScaled<C> ? 2 : 1;
 
 // Where in its block of keys element d of a token is.
 template <class C>
 TV_INLINE int64_t key_place(int64_t d, int64_t token) {
     return (d / kKeyPair<C> * kBlockTokens + token) * kKeyPair<C> + d % kKeyPair<C>;
+}
+
+// Where in its block of values.
+template <class C>
+TV_INLINE int64_t value_place(int64_t d, int64_t token, int64_t head_dim) {
+    return (token / kValuePair<C> * head_dim + d) * kValuePair<C> + token % kValuePair<C>;
+}
+
+// The largest size of n numbers; not finite where one is not: as bits, infinity and NaN are larger than all numbers.
+TV_INLINE float largest_size(const float* x, int64_t n) {
+    const auto larger_of = [](Vec a, Vec b) { return bits_as<Words>(a) > bits_as<Words>(b) ? a : b; };
+    Block largest = broadcast_block(0.0f);
+    for (int64_t i = 0; i < n; i += kBlock) {
+        const Block numbers = load_block(x + i, n - i);
+        largest = each_part([&](int p) {
+            const Words size = bits_as<Words>(numbers.part[p]) & broadcast_words(0x7fffffffu);
+            return larger_of(bits_as<Vec>(size), largest.part[p]);
+        });
+    }
+    return fold(largest, larger_of);
 }
 
 // Sixteen tokens of a head: their keys, or their values.
@@ -63,7 +84,7 @@ struct KvStream {
 
 private:
     TV_INLINE KvBlock<C> block_at(const int32_t* slots, int64_t head, int64_t position) const {
-        const int64_t num_scales = kIsScaled<C> ? ceil_div(head_dim, kScaleRun<C>) * kBlockTokens : 0;
+        const int64_t num_scales = kIsScaled<C> ? ceil_div(head_dim, kGroupInputs) * kBlockTokens : 0;
         const int64_t scale_bytes = num_scales * static_cast<int64_t>(sizeof(BFloat16));
         const int64_t block_bytes = scale_bytes + kBlockTokens * head_dim * static_cast<int64_t>(sizeof(C));
         const int64_t block = (head * slot_tokens + position % slot_tokens) / kBlockTokens;

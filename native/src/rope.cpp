@@ -56,26 +56,22 @@ static void rope_row(const Call& call, const Step&, int64_t row) {
 
 // The scale of n numbers in int8: the largest of them becomes 127. NaN where one is not finite.
 static BFloat16 scale_of(const float* x, int64_t n) {
-    uint32_t largest = 0;  // as bits, which order numbers as their sizes do, and put NaN after infinity
-    for (int64_t i = 0; i < n; ++i) {
-        const uint32_t bits = bits_as<uint32_t>(x[i]) & 0x7fffffffu;
-        largest = bits > largest ? bits : largest;
-    }
-    if (largest >= 0x7f800000u) return 0x7fc0;
+    const float largest = largest_size(x, n);
+    if (!(largest < __builtin_inff())) return 0x7fc0;
     BFloat16 scale[kLanes];
-    store_halves(scale, round_to_halves(broadcast(bits_as<float>(largest) / 127.0f)));
+    store_halves(scale, round_to_halves(broadcast(largest / 127.0f)));
     return scale[0];
 }
 
 // A head as it is stored: element d of `token`, at `place(d)` of the block. Ties go to the even neighbour.
 template <class Place>
 static void store_head(const KvBlock<int8_t>& block, int64_t token, const float* x, int64_t head_dim, Place place) {
-    for (int64_t begin = 0; begin < head_dim; begin += kScaleRun<int8_t>) {
-        const int64_t n = smaller(kScaleRun<int8_t>, head_dim - begin);
+    for (int64_t begin = 0; begin < head_dim; begin += kGroupInputs) {
+        const int64_t n = smaller(kGroupInputs, head_dim - begin);
         const BFloat16 stored = scale_of(x + begin, n);
-        block.scales[begin / kScaleRun<int8_t> * kBlockTokens + token] = stored;
+        block.scales[begin / kGroupInputs * kBlockTokens + token] = stored;
         const float scale = bits_as<float>(static_cast<uint32_t>(stored) << 16);
-        int8_t integers[kScaleRun<int8_t>] = {};
+        int8_t integers[kGroupInputs] = {};
         // One too small for bfloat16 is 0. Those just above have few bits: a quotient may be beyond 127.
         for (int64_t i = 0; scale > 0.0f && i < n; ++i) {
             float quotient = x[begin + i] / scale;
@@ -107,7 +103,7 @@ static void store_token(const KvStream<C>& stream, const int32_t* slots, int64_t
         store_head(stream.keys(slots, h, position), token, key, head_dim,
                    [=](int64_t d) { return key_place<C>(d, token); });
         store_head(stream.values(slots, h, position), token, v + h * head_dim, head_dim,
-                   [=](int64_t d) { return token * head_dim + d; });
+                   [=](int64_t d) { return value_place<C>(d, token, head_dim); });
     }
 }
 

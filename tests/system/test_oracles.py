@@ -89,7 +89,6 @@ def test_with_a_cache_in_int8_the_plan_agrees_with_the_references_and_nearly_wit
     made = cpu_plan(family, "float32", kv_dtype="int8").run(batch).copy()
     whole = cpu_plan(family, "float32").run(batch)
 
-    # An integer that falls to the other neighbour moves a logit by more than float32 errors do.
-    assert np.abs(made - wanted).max() < 0.05
-    assert np.abs(made - wanted).mean() < 1e-3
+    # A number that falls to the other neighbour in the cache of a later layer is an error of its own.
+    assert np.abs(made - wanted).mean() < 0.5 * np.abs(wanted - whole).mean()
     assert 0 < np.abs(made - whole).mean() < 0.04

@@ -106,7 +106,8 @@ def _check(operator: Operator, sample: Sample, run: Run, activations: DType) -> 
         rounded = cast(stored, spec.dtype, "float32").astype(np.float64)
         error = _error(values, rounded)
         # Indices are right or wrong: none is nearly right.
-        allowed = np.zeros(()) if spec.dtype == "int32" else operator.tolerance.allows(rounded, activations)
+        allows = operator.tolerance.allows
+        allowed = np.zeros(()) if spec.dtype == "int32" else allows(rounded, activations, sample.call)
         if spec.dtype == "int8":
             allowed = allowed + operator.tolerance.steps * np.nan_to_num(steps(stored))
         if not (error <= allowed).all():
