@@ -12,7 +12,7 @@ from trivet.base.errors import CheckpointError
 def read_json(path: Path) -> dict[str, Any]:
     """The object in the file; CheckpointError when it is absent, not JSON, or not an object."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_bytes().decode())
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing", "copy the model again, with all its files") from None
     except (OSError, ValueError, RecursionError) as error:

