@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from threading import Thread
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -97,7 +98,8 @@ class Server:
     text: Callable[[Any], str]  # in the answer
 
     def body(self, num_tokens: int, prompt: str) -> bytes:
-        return json.dumps({"prompt": prompt, "temperature": 0, self.limit: num_tokens}).encode()
+        # llama-server takes no notice of the model's name.
+        return json.dumps({"model": OURS, "prompt": prompt, "temperature": 0, self.limit: num_tokens}).encode()
 
 
 def serve(server: Server) -> Run:
@@ -108,13 +110,9 @@ def serve(server: Server) -> Run:
                           env=_environment()) as process:  # fmt: skip
         assert process.stderr is not None
         try:
-            said = b""
-            while server.says not in said:
-                said += (more := process.stderr.read(1 << 16))
-                if not more:
-                    raise TrivetError(f"{server.name} ended before it served: {said.decode(errors='replace')[-600:]}")
-            # What it goes on to say is read, or it would wait for that.
-            Thread(target=process.stderr.read, daemon=True).start()
+            wait_until_said(server, process.stderr)
+            # What it goes on to say is read to its end, or it would wait for that.
+            Thread(target=process.stderr.read).start()
             while (token := ask(server, port, 1, PROMPT)) is None:
                 if time.perf_counter() - start > _TIMEOUT_S:
                     raise TrivetError(f"{server.name} gave no token: {' '.join(server.command)} {port}")
@@ -127,6 +125,18 @@ def serve(server: Server) -> Run:
             return Run(seconds, token, start_bytes, peak_bytes(process.pid))
         finally:
             process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def wait_until_said(server: Server, stream: IO[bytes]) -> None:
+    """Read the server's stderr until it says that it serves. Raises TrivetError where it ends or does not."""
+    said = b""
+    while server.says not in said:
+        is_there, _, _ = select.select([stream], [], [], _TIMEOUT_S)
+        said += (more := stream.read(1 << 16) if is_there else b"")
+        if not more:
+            happened = "ended before it served" if is_there else f"did not say {server.says!r}"
+            raise TrivetError(f"{server.name} {happened}: {said.decode(errors='replace')[-600:]}")
 
 
 def ask(server: Server, port: int, num_tokens: int, prompt: str) -> str | None:
@@ -172,14 +182,15 @@ def _environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def trivet(package: Path, threads: int) -> Way:
     program = "from trivet.cli import main; main()"
-    words = (sys.executable, "-c", program, "serve", str(package), "--threads", str(threads), "--port")
+    words = (sys.executable, "-c", program, "serve", str(package), "--served-name", OURS)
+    words += ("--threads", str(threads), "--port")
     server = Server(OURS, words, b"serving ", "/v1/completions", "max_tokens", lambda said: said["choices"][0]["text"])
     return Way(OURS, _files(package), lambda: serve(server))
 
 
 def llama_server(programs: Path, weights: Path, threads: int) -> Way:
     words = (str(programs / "llama-server"), "-m", str(weights), "-t", str(threads), "--port")
-    server = Server("llama-server", words, b"server is listening", "/completion", "n_predict",
+    server = Server("llama-server", words, b"listening on http", "/completion", "n_predict",
                     lambda said: said["content"])  # fmt: skip
     return Way(server.name, (weights,), lambda: serve(server))
 

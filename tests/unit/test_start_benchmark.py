@@ -1,6 +1,7 @@
 """benchmarks/start.py, against servers and programs that are a few lines."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_a_refusal_is_told_and_not_waited_for() -> None:
 def test_a_server_that_dies_is_told_with_its_last_words() -> None:
     with pytest.raises(TrivetError, match=r"(?s)few lines ended before it served: .*invalid literal"):
         serve(server("none"))
+
+
+def test_a_server_that_does_not_say_that_it_serves_is_not_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.start._TIMEOUT_S", 0.1)
+    silent = replace(server("200"), command=(sys.executable, "-c", "import time; time.sleep(600)"))
+
+    with pytest.raises(TrivetError, match="few lines did not say b'I serve'"):
+        serve(silent)
 
 
 def test_a_program_is_timed_to_its_token_and_its_peak_is_read_while_it_lives() -> None:
