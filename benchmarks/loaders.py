@@ -6,8 +6,7 @@ Everybody loads the same published checkpoint, made here, in a process of its ow
 memory of its own; the clock starts after the imports. Afterwards every tensor is compared with what was written. Each
 peer gets an environment of its own below build/loaders; fio, where it is installed, is the device's own figure.
 
-Before each load all free memory is touched once. The host of a virtual machine may have taken free memory back, and
-whoever touches it next waits until it is given again: that is several times a load's own time, and nobody's doing.
+Before each load all free memory is touched once (`trivet.serve.bench.free_memory`).
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from trivet.cli.options import Size
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
+from trivet.serve.bench.free_memory import TOUCH
 from trivet.serve.bench.load import drop_from_page_cache
 from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.stamp import stamp
@@ -42,16 +42,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "loaders.csv"
 NUM_SHARDS = 4
 HIDDEN, INTERMEDIATE, KV = 2048, 8192, 512
-
-# All of the free memory but a rest for whoever else runs, in huge pages: ones already backed cost next to nothing.
-_TOUCH = """
-import mmap, re
-free = int(re.search(r"MemFree:\\s+(\\d+)", open("/proc/meminfo").read())[1]) << 10
-with mmap.mmap(-1, max(free - (1 << 30), mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    for at in range(0, len(memory), mmap.PAGESIZE):
-        memory[at] = 1
-"""
 
 # Around every way of loading: what is timed, and what is compared when the clock has stopped.
 _FRAME = """
@@ -186,7 +176,7 @@ def by_way(folder: Path, python: Path, name: str) -> dict[str, Any]:
     _, imports, load, as_bytes = WAYS[name]
     script = _FRAME.format(imports=imports, load=load, as_bytes=as_bytes)
     told: dict[str, Any] = json.loads(
-        run([python, "-c", script, folder, json.dumps(shards(folder)), folder / "sums.json", _TOUCH]).splitlines()[-1]
+        run([python, "-c", script, folder, json.dumps(shards(folder)), folder / "sums.json", TOUCH]).splitlines()[-1]
     )
     return told
 

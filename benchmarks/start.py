@@ -6,9 +6,10 @@ Everybody gets the same numbers in the form that is theirs (a package, a GGUF fi
 prompt of about 128 tokens and as many threads, in turn (A, B, …, A, B, …). A server is left alone until it says on
 stderr that it serves, and is then asked over HTTP, again every 5 ms while it refuses: who asks earlier slows down what
 is measured. What is no server writes its token to stdout. The clock runs from exec to the token. Cold: the page cache
-has dropped the model's files, and not the programs; warm: they were read just now. Memory is the process's peak
-(VmHWM), after the first token, and of a server after 32 answers at once, beside what weights and KV cache must take.
-A peer whose token is not ours is told of, and its row says so. Rows go to results/start.csv.
+has dropped the model's files, and not the programs; warm: they were read just now. Free memory was touched
+(`trivet.serve.bench.free_memory`). Memory is the process's peak (VmHWM), after the first token, and of a server after 32
+answers at once, beside what weights and KV cache must take. A peer whose token is not ours is told of, and its row says
+so. Rows go to results/start.csv.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.memory.slots import lay_out
 from trivet.framework.model.demo_model import fetch_demo_model
 from trivet.framework.model.loader import open_model
+from trivet.serve.bench.free_memory import touch_free_memory
 from trivet.serve.bench.load import cached_share, drop_from_page_cache, read_through
 from trivet.serve.bench.peers.environments import TRANSFORMERS, clean_environment, python_of
 from trivet.serve.bench.peers.free_port import free_port
@@ -258,6 +260,7 @@ def measure(ways: Sequence[Way], rounds: int) -> dict[str, list[Measured]]:
             for i, way in enumerate(ways):
                 # Cold, ours reads past the page cache: what it read is not there.
                 (drop_from_page_cache if files == "cold" else read_through)(list(way.files))
+                touch_free_memory()
                 share = cached_share(list(way.files))
                 run = way.start()
                 _tell(f"round {number + 1}, {files}: {way.name} {run.seconds:.3f} s, {run.token!r}")

@@ -22,7 +22,6 @@ from trivet.framework.graph.side_by_side import SideBySide, refusal, side_by_sid
 
 AskedLanes = Literal["auto", "1", "2"]
 
-MIN_CPUS = 4  # with fewer, a lane has a core at most, and nothing is left to choose
 _NUM_DECODES, _CONTEXT = 8, 256  # positions each has behind it
 _CHUNK = 256  # tokens of a step of prefill
 _MIN_S = 0.5  # of both lanes at once
@@ -68,14 +67,13 @@ def splits_of(num_cpus: int) -> tuple[int, ...]:
 
 
 def choose_lanes(plan: Plan, cpus: Sequence[int], asked: AskedLanes) -> tuple[SideBySide | None, Choice]:
-    """The lanes asked for, bound; None for one. "auto" measures where there are cores to share out. Nothing else may
-    use the plan meanwhile.
+    """The lanes asked for, bound; None for one. "auto" measures where two could be. Nothing else may use the plan
+    meanwhile.
 
     Raises ResourceError for two where they cannot be.
     """
     if asked == "auto":
-        too_few = f"{len(cpus)} cores, and two lanes are tried from {MIN_CPUS} on (see trivet bench lanes)"
-        reason = refusal(plan, len(cpus)) or (too_few if len(cpus) < MIN_CPUS else None)
+        reason = refusal(plan, len(cpus))
         choice = measured_choice(plan, cpus) if reason is None else Choice(None, (f"one lane: {reason}",))
     elif asked == "2":
         choice = Choice(splits_of(len(cpus))[0], ("two lanes: asked for",))
