@@ -7,9 +7,9 @@ prompt of about 128 tokens and as many threads, in turn (A, B, …, A, B, …). 
 stderr that it serves, and is then asked over HTTP, again every 5 ms while it refuses: who asks earlier slows down what
 is measured. What is no server writes its token to stdout. The clock runs from exec to the token. Cold: the page cache
 has dropped the model's files, and not the programs; warm: they were read just now. Free memory was touched
-(`trivet.serve.bench.free_memory`). Memory is the process's peak (VmHWM), after the first token, and of a server after 32
-answers at once, beside what weights and KV cache must take. A peer whose token is not ours is told of, and its row says
-so. Rows go to results/start.csv.
+(`trivet.serve.bench.free_memory`). Memory is the process's peak (VmHWM), after the first token, and of a server after
+32 answers at once, beside what weights and KV cache must take. A peer whose token is not ours is told of, and its row
+says so. Rows go to results/start.csv.
 """
 
 from __future__ import annotations
