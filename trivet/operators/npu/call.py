@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from trivet.operators.contract import Call, Implementation, implement
+from trivet.operators.npu.refuse import refuse_cache
 from trivet.operators.torch.call import Lower, refuse_layouts
 
 
@@ -20,6 +21,6 @@ def implement_on_npu(
     """Register `lower`; `refuse` sees only calls whose tensors lie as PyTorch has them."""
 
     def refuse_call(call: Call) -> str | None:
-        return refuse_layouts(call) or refuse(call)
+        return refuse_layouts(call) or refuse(call) or refuse_cache(call)
 
     return implement(Implementation(operator, "npu", variant, refuse_call, lower, prepare))

@@ -30,6 +30,11 @@ def refuse_formats(call: Call, names: Iterable[str], allowed: tuple[DType, ...] 
     return None
 
 
+def refuse_cache(call: Call) -> str | None:
+    """A cache in int8 would be widened as a whole in every step, so that it cost time and saved none."""
+    return "cache is int8, an NPU keeps it in float32 or bfloat16" if formats(call).get("cache") == "int8" else None
+
+
 def refuse_heads(call: Call, number: int, head_dim: int) -> str | None:
     """Unless input `number` is a whole number of heads wide."""
     width, name = width_of(call, number), operator_named(call.operator).inputs[number].name
