@@ -4,7 +4,8 @@
 
 Everybody loads the same published checkpoint, made here, in a process of its own, and is done when every byte lies in
 memory of its own; the clock starts after the imports. Afterwards every tensor is compared with what was written. Each
-peer gets an environment of its own below build/loaders; fio, where it is installed, is the device's own figure.
+peer gets an environment of its own below build/loaders; fio, where it is installed, is the device's own figure: with
+its usual buffers, and with huge pages (which only root can give it).
 
 Before each load all free memory is touched once (`trivet.serve.bench.free_memory`).
 """
@@ -33,6 +34,7 @@ from trivet.cli.options import Size
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.model.checkpoints.safetensors_header import format_header
+from trivet.serve.bench.fio import read_by_fio, reserved_huge_pages
 from trivet.serve.bench.free_memory import TOUCH
 from trivet.serve.bench.load import drop_from_page_cache
 from trivet.serve.bench.rows import append_rows
@@ -68,6 +70,7 @@ from pathlib import Path
 from trivet.framework.model.loading.read import ReadOptions, read_into_arena
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.weights import checkpoint_ranges, read_checkpoint
+from trivet.framework.model.checkpoints import readers
 from trivet.framework.memory.arena import Arena
 from dataclasses import replace
 import numpy, os
@@ -116,6 +119,29 @@ WAYS: dict[str, Way] = {
                      _TRANSFORMERS, _TORCH),
 }  # fmt: skip
 
+# The storage's own figure, with the buffers that fio takes and with such as make its requests as large as ours.
+FIO = ("fio", "fio, huge pages")
+# What as many new bytes cost that nobody reads anything into: the kernel clears a page before it gives it away.
+MEMORY = "new memory"
+_MEMORY = """
+import ctypes, json, mmap, os, subprocess, sys, threading, time
+size, populate_write, huge = int(sys.argv[1]), 23, 2 << 20
+subprocess.run([sys.executable, "-c", sys.argv[2]], check=True)
+libc = ctypes.CDLL(None)
+cpu, start = time.process_time(), time.perf_counter()
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_HUGEPAGE)
+address, count = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(os.sched_getaffinity(0))
+share = -(-size // count // huge) * huge
+parts = [(address + at, min(share, size - at)) for at in range(0, size, share)]
+populate = lambda begin, length: libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), populate_write)
+threads = [threading.Thread(target=populate, args=part) for part in parts]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+print(json.dumps(dict(seconds=seconds, cpu_s=cpu, peak_rss_bytes=size, disk_bytes=0)))
+"""
+
 _SERIALIZE = """
 import json, sys, torch
 from safetensors.torch import load_file
@@ -134,13 +160,13 @@ COLUMNS = (
 @click.command()
 @click.option("--size", type=Size(), default="4GiB", show_default=True, help="Of the checkpoint, about")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--only", multiple=True, type=click.Choice((*WAYS, "fio")), help="Only this; may be repeated")
+@click.option("--only", multiple=True, type=click.Choice((*WAYS, MEMORY, *FIO)), help="Only this; may be repeated")
 def loaders(size: int, rounds: int, only: tuple[str, ...]) -> None:
     """Measure in turn, print medians and spreads, and append a row for each load to results/loaders.csv."""
     place = ROOT / "build" / "loaders"
-    names = only or (*WAYS, *(["fio"] if which("fio") else []))
+    names = only or (*WAYS, MEMORY, *(FIO if which("fio") else []))
     folder = make_checkpoint(place / f"llama-{size // MIB}m", size)
-    pythons = {name: environment(place, name) for name in names if name != "fio"}
+    pythons = {name: environment(place, name) for name in names if name in WAYS}
     if "tensorizer, 4 readers" in names and not (folder / "model.tensors").exists():
         run([pythons["tensorizer, 4 readers"], "-c", _SERIALIZE, folder, json.dumps(shards(folder))])
     rows = list(measure(folder, pythons, names, rounds))
@@ -161,12 +187,15 @@ def measure(folder: Path, pythons: dict[str, Path], names: Sequence[str], rounds
         for state in ("cold", "warm"):
             first = number % len(names)
             for name in (*names[first:], *names[:first]):
-                if name == "fio" and state == "warm":
+                if name in FIO and state == "warm":
                     continue
                 extra = [folder / "model.tensors"] if name.startswith("tensorizer") else []
                 drop_from_page_cache([*files, *extra]) if state == "cold" else _read([*extra, *files])
                 click.echo(f"round {number + 1}, {state}: {name}", err=True)
-                told = by_fio(files) if name == "fio" else by_way(folder, pythons[name], name)
+                if name in WAYS:
+                    told = by_way(folder, pythons[name], name)
+                else:
+                    told = by_fio(files, name) if name in FIO else by_memory(size)
                 yield {**{column: taken.get(column) for column in COLUMNS}, "way": name, "files": state,
                        "round": number, "bytes_per_s": size / told["seconds"], "size_bytes": size, **told}  # fmt: skip
 
@@ -181,13 +210,19 @@ def by_way(folder: Path, python: Path, name: str) -> dict[str, Any]:
     return told
 
 
-def by_fio(files: Sequence[Path]) -> dict[str, Any]:
-    """fio's direct reads of the same files, 4 MiB each, 32 in flight."""
-    names = ":".join(map(str, files))
-    job = ["--name=load", f"--filename={names}", "--rw=read", "--bs=4M", "--direct=1", "--iodepth=32",
-           "--ioengine=io_uring", "--file_service_type=sequential", "--readonly", "--output-format=json"]  # fmt: skip
-    found = json.loads(run(["fio", *job]))["jobs"][0]
-    return {"seconds": found["read"]["runtime"] / 1e3, "disk_bytes": found["read"]["io_bytes"]}
+def by_memory(size: int) -> dict[str, Any]:
+    """As many bytes of memory, touched by all CPUs."""
+    told: dict[str, Any] = json.loads(run([sys.executable, "-c", _MEMORY, str(size), TOUCH]))
+    return told
+
+
+def by_fio(files: Sequence[Path], name: str) -> dict[str, Any]:
+    """fio's own figure of the storage."""
+    with reserved_huge_pages() as has_pages:
+        if name == "fio, huge pages" and not has_pages:
+            raise TrivetError("no huge pages for fio's buffers: run as root, or leave it out with --only")
+        num_read, seconds = read_by_fio(files, use_huge_pages=name == "fio, huge pages")
+    return {"seconds": seconds, "disk_bytes": num_read}
 
 
 def environment(place: Path, name: str) -> Path:

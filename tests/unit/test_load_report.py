@@ -15,6 +15,7 @@ from trivet.framework.model.loading.report import LoadReport, RankShare, bottlen
 from trivet.framework.model.loading.storage_limit import StorageLimit, recall, remember
 from trivet.framework.model.loading.times import LoadTimes
 from trivet.serve.bench import storage
+from trivet.serve.bench.fio import read_by_fio
 from trivet.serve.bench.storage import StorageSpeed, limit_of, measure_storage, table
 
 GB = 10**9
@@ -167,4 +168,4 @@ def test_fio_that_fails_is_told_with_its_words(tmp_path: Path, monkeypatch: pyte
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(ResourceError, match="fio failed: no such engine"):
-        storage._by_fio(tmp_path / "file")
+        read_by_fio([tmp_path / "file"], use_huge_pages=False)

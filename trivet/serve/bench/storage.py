@@ -5,10 +5,8 @@ The best of them is the limit that a load is held against; `fio`, where it is in
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from trivet.framework.model.loading.engines import ENGINES, EngineName, is_in_me
 from trivet.framework.model.loading.extents import Range, place
 from trivet.framework.model.loading.read import ReadOptions, opened, read_extents
 from trivet.framework.model.loading.storage_limit import StorageLimit
+from trivet.serve.bench.fio import has_huge_pages, read_by_fio
 from trivet.serve.bench.load import drop_from_page_cache
 
 _RANGE_BYTES = 64 * MIB
@@ -64,7 +63,8 @@ def measure_storage(
             for way, taken in samples.items():
                 drop_from_page_cache([file])
                 if way == "fio":
-                    taken.append(_by_fio(file))
+                    num_read, seconds = read_by_fio([file], use_huge_pages=has_huge_pages())
+                    taken.append(num_read / seconds)
                     continue
                 speed, seconds = _by_engine(file, arena, threads, next(name for name in ENGINES if name == way))
                 taken.append(speed)
@@ -138,13 +138,3 @@ def _by_engine(file: Path, arena: Arena, threads: int, engine: EngineName) -> tu
     with opened(placement) as sources:
         report = read_extents(placement, arena.address, sources, ReadOptions(threads, engine, verify=False))
     return report.bytes_per_s, report.cpu_s
-
-
-def _by_fio(file: Path) -> float:
-    """Bytes per second of fio's sequential direct reads, 4 MiB each, 32 in flight."""
-    command = ["fio", "--name=storage", f"--filename={file}", "--rw=read", "--bs=4M", "--direct=1", "--iodepth=32",
-               "--ioengine=io_uring", "--readonly", "--output-format=json"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ResourceError(f"fio failed: {done.stderr.strip() or done.stdout.strip()[:200]}", "measure without it")
-    return float(json.loads(done.stdout)["jobs"][0]["read"]["bw_bytes"])
