@@ -22,6 +22,7 @@ import numpy as np
 from trivet._native import Team, targets
 from trivet.base.dtypes import Array, cast
 from trivet.base.settings import read_settings
+from trivet.base.svg import Panel, document, line, powers, text
 from trivet.base.units import align_up
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
@@ -37,7 +38,6 @@ from trivet.serve.bench.limits import memory_speeds
 from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
-from trivet.serve.bench.svg import Panel, document, line, powers, text
 
 RESULTS = Path(__file__).parent / "results"
 SHAPE = {

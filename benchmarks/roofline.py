@@ -23,6 +23,7 @@ import numpy as np
 from trivet._native import Team, multiply_add_peak, targets
 from trivet.base.dtypes import Array
 from trivet.base.settings import read_settings
+from trivet.base.svg import Panel, Point, document, dot, line, powers, text
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.cost import node_bytes, node_flops
@@ -33,7 +34,6 @@ from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.run import default_model
 from trivet.serve.bench.stamp import stamp
 from trivet.serve.bench.steps import decode_steps, own_slots, prefill_steps, seconds_of
-from trivet.serve.bench.svg import Panel, Point, document, dot, line, powers, text
 
 RESULTS = Path(__file__).parent / "results"
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trivet.serve.bench.svg import Panel, bar, document, dot, line, powers, text
+from trivet.base.svg import Panel, bar, document, dot, frame, line, powers, text
 
 sizes = st.floats(1e-6, 1e12)
 
@@ -36,7 +36,8 @@ def test_a_panel_of_one_value_has_it_at_the_left() -> None:
 def test_a_picture_is_well_formed_whatever_it_says() -> None:
     panel = Panel(0, 200, 100, 20, (1, 4), (1, 4))
     shapes = [*panel.grid({1: "<1", 4: "4 & more"}, {2: "two"}), text((0, 0), '"a" < b'), bar((0, 0), 3, 4, "red"),
-              dot((1, 1), "red", "a < b"), line([(0, 0), (1, 1)], is_dashed=True)]  # fmt: skip
+              bar((0, 0), 3, 4, "red", "c & d"), frame((0, 0), 3, 4), dot((1, 1), "red"), dot((1, 1), "red", "a < b"),
+              line([(0, 0), (1, 1)], is_dashed=True)]  # fmt: skip
     drawn = list(ElementTree.fromstring(document(200, 100, shapes)).itertext())
 
-    assert {"<1", "4 & more", "two", '"a" < b', "a < b"} <= set(drawn)
+    assert {"<1", "4 & more", "two", '"a" < b', "a < b", "c & d"} <= set(drawn)

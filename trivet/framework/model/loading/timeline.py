@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 
+from trivet.base.svg import bar, document, text
 from trivet.base.units import format_bytes, format_seconds
 from trivet.framework.model.loading.engines import EngineName
 from trivet.framework.model.loading.report import LoadReport, bottleneck
@@ -34,28 +34,14 @@ def timeline(report: LoadReport) -> str:
         x, width = (read_at + each.begin_s) * scale, (each.end_s - each.begin_s) * scale
         bars.append(_bar(lane, x, width, _ENGINES[each.engine], says))
     labels = [_label(0, "phases"), *(_label(1 + i, f"{name} {worker}") for i, (name, worker) in enumerate(lanes))]
-    height = (len(lanes) + 3) * _LANE
     title = f"{report.model}: {format_bytes(report.read.num_bytes)} in {format_seconds(total)}"
     caption = f"{title}, read at {report.read.bytes_per_s / 1e9:.2f} GB/s; bottleneck: {bottleneck(report)[0]}"
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
-            f'font-family="sans-serif" font-size="11" role="img" aria-label="{escape(title)}">',
-            f'<text x="4" y="15" font-size="13">{escape(caption)}</text>',
-            *bars,
-            *labels,
-            "</svg>\n",
-        )
-    )
+    return document(_WIDTH, (len(lanes) + 3) * _LANE, [text((4, 15), caption, is_bold=True), *bars, *labels])
 
 
 def _bar(lane: int, x: float, width: float, colour: str, says: str) -> str:
-    y = (lane + 1) * _LANE
-    return (
-        f'<rect x="{_MARGIN + x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="{_BAR}" fill="{colour}" '
-        f'fill-opacity="0.8"><title>{escape(says)}</title></rect>'
-    )
+    return bar((_MARGIN + x, (lane + 1) * _LANE), max(width, 0.5), _BAR, colour, says)
 
 
 def _label(lane: int, says: str) -> str:
-    return f'<text x="4" y="{(lane + 1) * _LANE + 12}">{escape(says)}</text>'
+    return text((4, (lane + 1) * _LANE + 12), says)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from trivet.base.svg import bar, document, line, text
 from trivet.serve.bench.peers.compare import Ratio
-from trivet.serve.bench.svg import bar, document, line, text
 
 _LABEL, _BARS, _NUMBERS = 200, 420, 130  # widths, in pixels
 _ROW, _HEAD = 20, 34

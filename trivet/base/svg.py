@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]  # in pixels, from the left and from the top
 
-INK, FAINT = "#222", "#ddd"
+INK, GREY, EDGE, FAINT, PALE = "#222", "#666", "#b5bdb9", "#ddd", "#f4f6f5"  # from the darkest on
 
 
 def document(width: float, height: float, shapes: Iterable[str]) -> str:
@@ -37,17 +37,29 @@ def line(points: Iterable[Point], colour: str = INK, width: float = 1, is_dashed
     return f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}/>'
 
 
-def bar(at: Point, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{at[0]:.1f}" y="{at[1]:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
+def bar(at: Point, width: float, height: float, colour: str, says: str | None = None) -> str:
+    """A filled field from its upper left corner. It `says` something where it is pointed at."""
+    return f'<rect {_corner(at, width, height)} fill="{colour}"{_title("rect", says)}'
 
 
-def dot(at: Point, colour: str, says: str, is_hollow: bool = False) -> str:
-    """A mark that `says` something where it is pointed at."""
+def frame(at: Point, width: float, height: float) -> str:
+    """A pale field with an edge, below what belongs together."""
+    return f'<rect {_corner(at, width, height)} rx="6" fill="{PALE}" stroke="{EDGE}"/>'
+
+
+def dot(at: Point, colour: str, says: str | None = None, is_hollow: bool = False) -> str:
+    """A mark. It `says` something where it is pointed at."""
     fill = "white" if is_hollow else colour
-    return (
-        f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4" fill="{fill}" stroke="{colour}">'
-        f"<title>{escape(says)}</title></circle>"
-    )
+    return f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4" fill="{fill}" stroke="{colour}"{_title("circle", says)}'
+
+
+def _corner(at: Point, width: float, height: float) -> str:
+    return f'x="{at[0]:.1f}" y="{at[1]:.1f}" width="{width:.1f}" height="{height:.1f}"'
+
+
+def _title(shape: str, says: str | None) -> str:
+    """The end of an open shape."""
+    return "/>" if says is None else f"><title>{escape(says)}</title></{shape}>"
 
 
 @dataclass(frozen=True)
