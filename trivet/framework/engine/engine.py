@@ -88,7 +88,8 @@ class Engine:
         self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)
         self._sequences: dict[str, list[Sequence]] = {}  # request → its choices that are not finished
         self._orders = count()
-        self._deadlines: list[tuple[float, str]] = []  # a heap; those of requests that have ended stay until due
+        # A heap of a time, an order and the choices to end then; of a request that has ended none are left.
+        self._deadlines: list[tuple[float, int, list[Sequence]]] = []
         self._stay = Stay()
 
     @property
@@ -147,17 +148,8 @@ class Engine:
 
     def validate(self, request: Request) -> None:
         """Raise RequestError when the request could never be served. Reads constants only: any thread may ask."""
-        request.params.validated(self._plan.vocab_size)
-        request.terms.validated()
-        num_prompt = len(request.prompt)
-        if num_prompt == 0:
-            raise RequestError("prompt is empty, wanted at least one token", parameter="prompt")
-        if num_prompt + 1 > self.max_length:
-            raise self._too_long(num_prompt)
-        if not 0 <= min(request.prompt) <= max(request.prompt) < self._plan.vocab_size:
-            raise RequestError(f"prompt has a token outside 0 to {self._plan.vocab_size - 1}", parameter="prompt")
-        if request.params.stop and self._tokenizer is None:
-            raise RequestError("stop needs a tokenizer, and this engine has none", "use stop_token_ids", "stop")
+        vocab_size, max_context = self._plan.vocab_size, self._plan.limits.max_context
+        request.check(vocab_size, max_context, self.max_length, has_tokenizer=self._tokenizer is not None)
 
     def add(self, request: Request) -> None:
         """Join those who wait.
@@ -195,12 +187,12 @@ class Engine:
             self._scheduler.add(sequence)
         self._sequences[request.request_id] = sequences
         if request.terms.timeout_s is not None:
-            heappush(self._deadlines, (now + request.terms.timeout_s, request.request_id))
+            heappush(self._deadlines, (now + request.terms.timeout_s, sequences[0].order, sequences))
         self._report_load()
 
     def abort(self, request_id: str) -> list[Delta]:
         """Free the request's slots now; the last deltas of its choices. Nothing happens when it is not here."""
-        deltas = self._end(request_id, "abort")
+        deltas = self._end(self._sequences.get(request_id, []), "abort")
         self._settle()
         return deltas
 
@@ -275,22 +267,15 @@ class Engine:
             self._observer.refused(reason)
             raise error
 
-    def _end(self, request_id: str, reason: FinishReason) -> list[Delta]:
-        return [self._finish(sequence, reason) for sequence in list(self._sequences.get(request_id, ()))]
+    def _end(self, choices: list[Sequence], reason: FinishReason) -> list[Delta]:
+        return [self._finish(sequence, reason) for sequence in list(choices)]
 
     def _end_overdue(self, now: float) -> list[Delta]:
         deltas: list[Delta] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            deadline_s, request_id = heappop(self._deadlines)
-            if self._deadline_of(request_id) == deadline_s:  # else the id is another request's by now
-                deltas += self._end(request_id, "timeout")
+            _, _, choices = heappop(self._deadlines)
+            deltas += self._end(choices, "timeout")
         return deltas
-
-    def _deadline_of(self, request_id: str) -> float | None:
-        for sequence in self._sequences.get(request_id, ()):
-            timeout_s = sequence.request.terms.timeout_s
-            return None if timeout_s is None else sequence.arrival_s + timeout_s
-        return None
 
     @property
     def _free_lane(self) -> tuple[LaneName, Plan]:
@@ -450,11 +435,3 @@ class Engine:
 
     def _report_load(self) -> None:
         self._observer.load(Load(len(self._scheduler.running), len(self._scheduler.waiting), self._pool.usage))
-
-    def _too_long(self, num_prompt: int) -> RequestError:
-        context = self._plan.limits.max_context
-        if num_prompt + 1 > context:
-            message = f"prompt has {num_prompt} tokens; with one to answer, the context of {context} is too short"
-            return RequestError(message, "shorten the prompt, or raise --max-context", "prompt")
-        message = f"prompt has {num_prompt} tokens; with one to answer, the KV pool of {self.max_length} is too small"
-        return RequestError(message, "shorten the prompt, or raise --kv-memory", "prompt")

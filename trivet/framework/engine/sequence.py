@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trivet._native import Draw
+from trivet.base.errors import RequestError
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.terms import DEFAULT_TERMS, Terms
 from trivet.framework.engine.text import TextOutput
@@ -28,6 +29,25 @@ class Request:
     seed: int
     cache_salt: str = ""  # only requests of one salt share what was computed of their prompts
     terms: Terms = DEFAULT_TERMS
+
+    def check(self, vocab_size: int, max_context: int, max_length: int, *, has_tokenizer: bool) -> None:
+        """Raise RequestError where this can never be served. A sequence has at most `max_length` tokens, which is
+        `max_context` or, where that is less, what the KV pool holds."""
+        self.params.validated(vocab_size)
+        self.terms.validated()
+        num_prompt = len(self.prompt)
+        if num_prompt == 0:
+            raise RequestError("prompt is empty, wanted at least one token", parameter="prompt")
+        if num_prompt + 1 > max_length:
+            bound, option = f"the context of {max_context} is too short", "--max-context"
+            if num_prompt + 1 <= max_context:
+                bound, option = f"the KV pool of {max_length} is too small", "--kv-memory"
+            message = f"prompt has {num_prompt} tokens; with one to answer, {bound}"
+            raise RequestError(message, f"shorten the prompt, or raise {option}", "prompt")
+        if not 0 <= min(self.prompt) <= max(self.prompt) < vocab_size:
+            raise RequestError(f"prompt has a token outside 0 to {vocab_size - 1}", parameter="prompt")
+        if self.params.stop and not has_tokenizer:
+            raise RequestError("stop needs a tokenizer, and this engine has none", "use stop_token_ids", "stop")
 
 
 def new_request(
