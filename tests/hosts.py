@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from tests.host_outputs import Files, board, each_card, fields, network, npu_smi, of_chip, table
 from trivet.driver.facts import HostFacts
 from trivet.driver.readers.host import read_facts
 
@@ -31,8 +32,6 @@ _LIBRARIES = {
     "nnal": "/usr/local/Ascend/nnal/atb/latest/atb/cxx_abi_1/lib/libatb.so",
     "torch-npu": f"/{_SITE}/torch_npu/lib/libtorch_npu.so",
 }  # fmt: skip
-
-Files = dict[str, str | None]  # path in the tree → its text; None takes a file of the base away
 
 
 def _files() -> dict[str, Callable[[], Files]]:
@@ -80,14 +79,14 @@ def facts_of(name: str) -> HostFacts:
 def _a2() -> Files:
     """Eight 910B2 with HDK 25.5.2, CANN 9.1.0 and what vllm-ascend 0.23.0 was released with."""
     files = _host() | _driver("25.5.2", "V100R001C23SPC007B221", "C19 C20 C21 C22 C23", "7.0.0,8.9.9")
-    files |= _firmware("7.8.0.7.220", "25.5.2") | _table("25.5.2") | _each_card("7.8.0.7.220", "25.5.2", "OK")
+    files |= _firmware("7.8.0.7.220", "25.5.2") | table("25.5.2") | each_card("7.8.0.7.220", "25.5.2", "OK")
     files |= _cann_910("ascend910b") | _nnal("9.1.0") | _sourced(_CANN) | _serving("ascend910b1") | _captured()
-    return files | _network(8)
+    return files | network(8)
 
 
 def _a3() -> Files:
     """Eight cards of two chips, otherwise as the A2."""
-    files = _a2() | _cann_910("ascend910_93") | _serving("ascend910_9391") | _network(16)
+    files = _a2() | _cann_910("ascend910_93") | _serving("ascend910_9391") | network(16)
     files[f"{_CANN}/opp/built-in/op_impl/ai_core/tbe/kernel/ascend910b/.keep"] = None
     addresses = sorted(path.name for path in (_BASE / "sys/bus/pci/devices").iterdir() if _is_npu(path))
     files |= {f"sys/bus/pci/devices/{address}/device": "0xd803\n" for address in addresses}
@@ -96,15 +95,15 @@ def _a3() -> Files:
         address = addresses[card].upper()
         rows += [(f"{card}     Ascend910", f"0     {2 * card}", "OK", "170.7", 43 + card % 3, address, 3120)]
         rows += [(f"{card}     Ascend910", f"1     {2 * card + 1}", "OK", "-", 44, address[:-1] + "1", 2876)]
-    files["captured/npu-smi-info.txt"] = _npu_smi("25.5.2", rows, "Chip  Phy-ID")
+    files["captured/npu-smi-info.txt"] = npu_smi("25.5.2", rows, "Chip  Phy-ID")
     files["captured/npu-smi-info-m.txt"] = None
     for card in range(8):
         for chip in (0, 1):
-            files |= _chip(card, chip)
-            files[f"captured/npu-smi-info-t-board-i-{card}-c-{chip}.txt"] = _fields(
+            files |= of_chip(card, chip)
+            files[f"captured/npu-smi-info-t-board-i-{card}-c-{chip}.txt"] = fields(
                 {"NPU ID": card, "NPU Name": "9392", "Chip ID": chip, "Chip Name": "Ascend910"}
             )
-            files[f"captured/npu-smi-info-t-spod-info-i-{card}-c-{chip}.txt"] = _fields(
+            files[f"captured/npu-smi-info-t-spod-info-i-{card}-c-{chip}.txt"] = fields(
                 {"NPU ID": card, "Chip ID": chip, "SDID": (card << 18) + (chip << 16) + 2 * card + chip,
                  "Super Pod ID": 3}
             )  # fmt: skip
@@ -121,9 +120,9 @@ def _310p() -> Files:
             files |= {f"sys/bus/pci/devices/{path.name}": None} if path.name != keep else {}
     files[f"sys/bus/pci/devices/{keep}/device"] = "0xd500\n"
     rows = [("6     310P3", f"{chip}     {chip}", "OK", "NA", 55 - chip, keep, 0) for chip in (0, 1)]
-    files["captured/npu-smi-info.txt"] = _npu_smi("24.1.rc3", rows, "Chip  Device", memory=("1175 / 44280", ""))
-    files |= _chip(6, 0) | _chip(6, 1)
-    files["captured/npu-smi-info-t-board-i-6.txt"] = _board(6, "24.1.rc3", "7.5.0.3.220", "OK")
+    files["captured/npu-smi-info.txt"] = npu_smi("24.1.rc3", rows, "Chip  Device", memory=("1175 / 44280", ""))
+    files |= of_chip(6, 0) | of_chip(6, 1)
+    files["captured/npu-smi-info-t-board-i-6.txt"] = board(6, "24.1.rc3", "7.5.0.3.220", "OK")
     root = _CANN_OF_310P
     files |= _cann_record(
         root, "8.0.RC3", "V100R001C19SPC001B155", "[V100R001C13,V100R001C19],[V100R001C30]", "ascend310p"
@@ -137,13 +136,13 @@ def _310p() -> Files:
 
 def _wrong_firmware() -> Files:
     """The driver was upgraded, the firmware was not."""
-    return _firmware("6.4.12.1.241", "23.0.6") | _each_card("6.4.12.1.241", "25.5.2", "NOK")
+    return _firmware("6.4.12.1.241", "23.0.6") | each_card("6.4.12.1.241", "25.5.2", "NOK")
 
 
 def _older_driver() -> Files:
     """An image with CANN 9.1.0 on a host whose HDK nobody upgraded."""
-    files = _driver("24.1.rc3", "V100R001C19SPC001B124", "C13 C15 C17 C18 C19", "7.0.0,7.5.99") | _table("24.1.rc3")
-    return files | _firmware("7.5.0.3.220", "24.1.rc3") | _each_card("7.5.0.3.220", "24.1.rc3", "OK")
+    files = _driver("24.1.rc3", "V100R001C19SPC001B124", "C13 C15 C17 C18 C19", "7.0.0,7.5.99") | table("24.1.rc3")
+    return files | _firmware("7.5.0.3.220", "24.1.rc3") | each_card("7.5.0.3.220", "24.1.rc3", "OK")
 
 
 def _second_cann() -> Files:
@@ -228,80 +227,6 @@ def _firmware(version: str, package: str) -> Files:
     }
 
 
-def _table(driver: str) -> Files:
-    addresses = ("C1", "01", "C2", "02", "81", "41", "82", "42")
-    temperatures = (49, 49, 48, 50, 48, 50, 48, 49)
-    rows = [
-        (f"{card}     910B2", "0", "OK", "94.2", temperatures[card], f"0000:{address}:00.0", 3400)
-        for card, address in enumerate(addresses)
-    ]
-    return {"captured/npu-smi-info.txt": _npu_smi(driver, rows, "Chip")}
-
-
-def _npu_smi(
-    version: str, rows: list[tuple[str, str, str, str, int, str, int]], chip: str, memory: tuple[str, str] = ("", "")
-) -> str:
-    """The table of `npu-smi info` of idle cards."""
-    is_hbm = not memory[0]
-    head = "AICore(%)   Memory-Usage(MB)" + ("  HBM-Usage(MB)" if is_hbm else "")
-    lines = [
-        "+" + "-" * 96 + "+",
-        f"| npu-smi {version:<24} Version: {version:<53}|",
-        "+---------------------------+---------------+----------------------------------------------------+",
-        "| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|",
-        f"| {chip:<25} | Bus-Id        | {head:<51}|",
-        "+===========================+===============+====================================================+",
-    ]
-    for name, ids, health, power, temperature, address, used in rows:
-        use = f"0           0    / 0          {used} / 65536" if is_hbm else f"0           {memory[0]}"
-        lines += [
-            f"| {name:<25} | {health:<13} | {power:<11} {temperature:<17} 0    / 0{'':<13}|",
-            f"| {ids:<25} | {address:<13} | {use:<51}|",
-            "+===========================+===============+====================================================+",
-        ]
-    lines += [
-        "+---------------------------+---------------+----------------------------------------------------+",
-        "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |",
-        "+===========================+===============+====================================================+",
-    ]
-    for card in dict.fromkeys(row[0].split()[0] for row in rows):
-        text = f"No running processes found in NPU {card}"
-        lines += [f"| {text:<95}|", lines[-1]]
-    return "\n".join(lines) + "\n"
-
-
-def _each_card(firmware: str, driver: str, verdict: str) -> Files:
-    files: Files = {}
-    for card in range(8):
-        files[f"captured/npu-smi-info-t-board-i-{card}.txt"] = _board(card, driver, firmware, verdict)
-        files |= _chip(card, 0)
-    return files
-
-
-def _chip(card: int, chip: int) -> Files:
-    whose = {"NPU ID": card, "Chip ID": chip}
-    ecc = dict.fromkeys(
-        ("HBM Single Bit Error Count", "HBM Double Bit Error Count", "HBM Double Bit Isolated Pages Count"), 0
-    )
-    pcie = dict.fromkeys(("TX Error Count", "RX Error Count", "Retry Count"), 0)
-    said = {"health": {"Health": "OK", "Error Code": "NA", "Error Information": "NA"}, "ecc": ecc, "pcie-err": pcie}
-    return {
-        f"captured/npu-smi-info-t-{kind}-i-{card}-c-{chip}.txt": _fields(whose | values)
-        for kind, values in said.items()
-    }
-
-
-def _board(card: int, driver: str, firmware: str, verdict: str) -> str:
-    return _fields({
-        "NPU ID": card, "Product Name": "IT21HMDB02-B2", "Manufacturer": "Huawei", "Software Version": driver,
-        "Firmware Version": firmware, "Compatibility": verdict,
-    })  # fmt: skip
-
-
-def _fields(values: Mapping[str, object]) -> str:
-    return "".join(f"\t{name:<31}: {value}\n" for name, value in values.items())
-
-
 def _tools() -> list[str]:
     return [path for path in _a2() if path.startswith("captured/")]
 
@@ -376,21 +301,6 @@ def _serving(chip: str) -> Files:
 def _packages(versions: dict[str, str]) -> Files:
     files: Files = {f"{_SITE}/{name}-{version}.dist-info/METADATA": "" for name, version in versions.items()}
     return files | {_PYTHON.lstrip("/"): ""}
-
-
-def _network(num_npus: int) -> Files:
-    conf = "".join(f"address_{npu}=192.0.2.{10 + npu}\nnetmask_{npu}=255.255.255.0\n" for npu in range(num_npus))
-    files: Files = {"etc/hccn.conf": conf}
-    for npu in range(num_npus):
-        said = {
-            "ip": f"ipaddr:192.0.2.{10 + npu}\nnetmask:255.255.255.0\n", "link": "link status: UP\n",
-            "net_health": "net health status: Success\n", "speed": "Speed: 200000 Mb/s\n",
-            "fec": "fec mode: rs FEC mode\n", "optical": "present : present\n",
-            "tls": f"dev_id:{npu}, tls switch[0](0:disable, 1:enable), tls alarm time threshold[60]days\n",
-            "stat": "packet statistics:\nroce_rx_err_pkt_num:0\nroce_tx_err_pkt_num:0\n",
-        }  # fmt: skip
-        files |= {f"captured/hccn_tool-i-{npu}-{kind}-g.txt": text for kind, text in said.items()}
-    return files
 
 
 def _captured(
