@@ -14,13 +14,14 @@ from dataclasses import asdict
 from itertools import accumulate, takewhile
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import click
 import numpy as np
 
 from trivet._native import Team, targets
 from trivet.base.dtypes import Array, cast
+from trivet.base.formats import KvFormat
 from trivet.base.settings import read_settings
 from trivet.base.svg import Panel, document, line, powers, text
 from trivet.base.units import align_up
@@ -57,7 +58,7 @@ _STEPS = 8
 @click.option("--kv-dtype", type=click.Choice(["int8"]), help="Format of the KV cache  [default: bfloat16]")
 @click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
 def growth(
-    max_context: int, max_batch: int, repeats: int, kv_dtype: Literal["int8"] | None, threads: int | None
+    max_context: int, max_batch: int, repeats: int, kv_dtype: KvFormat | None, threads: int | None
 ) -> None:  # fmt: skip
     """Measure, print, append the rows, draw the curves."""
     facts, settings = read_placement_facts(), read_settings()
@@ -89,7 +90,7 @@ def _points(max_context: int, max_batch: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _random_plan(
-    max_context: int, max_batch: int, kv_dtype: Literal["int8"] | None, cpus: Sequence[int], target: str
+    max_context: int, max_batch: int, kv_dtype: KvFormat | None, cpus: Sequence[int], target: str
 ) -> CpuPlan:
     longest = max_context + _STEPS
     graph = model_graph(parse_config({**SHAPE, "max_position_embeddings": longest}), "bfloat16", kv_dtype=kv_dtype)

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import click
 import numpy as np
 
 from trivet._native import Team, multiply_add_peak, targets
 from trivet.base.dtypes import Array
+from trivet.base.formats import MatrixFormat
 from trivet.base.settings import read_settings
 from trivet.base.svg import Panel, Point, document, dot, line, powers, text
 from trivet.driver.devices.table import open_device
@@ -39,7 +40,7 @@ RESULTS = Path(__file__).parent / "results"
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _CONTEXTS = (512, 2048, 8000)
 _STEP_TOKENS = 512
-_FORMATS: dict[str, Literal["int8"] | None] = {"bf16": None, "int8": "int8"}
+_FORMATS: dict[str, MatrixFormat | None] = {"bf16": None, "int8": "int8"}
 
 
 @click.command()

@@ -143,6 +143,7 @@ def setting_lines() -> list[str]:
     fields = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)).body
     said = [source.splitlines()[field.lineno - 1].partition("# ")[2].partition(": ")
             for field in fields if isinstance(field, ast.AnnAssign)]  # fmt: skip
+    assert all(meaning for _, _, meaning in said), "a setting without the variable that sets it"
     rows = ((f"`{name}`", meaning) for name, _, meaning in said)
     return ["The environment sets what holds for every command. Everything else is an option of the command that "
             "takes it.", "", *_table(("variable", "meaning"), rows)]  # fmt: skip

@@ -6,10 +6,11 @@ import numpy as np
 
 from tests.system.tiny import LIMITS, graph_and_weights, recorded, step
 from trivet.base.dtypes import DType
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
-from trivet.framework.graph.passes import MAX_LEVEL, DeviceName
+from trivet.framework.graph.passes import MAX_LEVEL
 from trivet.framework.graph.torch_plan import TorchPlan
 
 

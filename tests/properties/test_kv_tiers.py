@@ -14,6 +14,7 @@ from tests.properties.disturbed import Decided, Schedule, alone, leave
 from tests.properties.test_same_answer import Answer, answer, plan, serve
 from tests.unit.pretend_plan import PretendPlan
 from trivet.base.dtypes import Array
+from trivet.base.formats import KvFormat
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
@@ -24,7 +25,6 @@ from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier
 from trivet.framework.memory.reclaim import ReclaimName
 from trivet.framework.memory.tiers import Tiers
-from trivet.framework.model.loader import KvFormat
 
 # What is on disk when is for test_file_tier.py: here nobody waits for a disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

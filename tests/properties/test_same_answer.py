@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.system.tiny import FAMILIES, cpu_plan
+from trivet.base.formats import KvFormat
 from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.observer import NullObserver, Step
@@ -16,7 +17,6 @@ from trivet.framework.engine.sequence import new_request
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.plan import Limits
 from trivet.framework.graph.side_by_side import SideBySide, side_by_side
-from trivet.framework.model.loader import KvFormat
 
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 

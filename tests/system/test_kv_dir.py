@@ -7,17 +7,18 @@ import pytest
 from tests.system.tiny import FIXTURES
 from trivet.base.dtypes import DType
 from trivet.base.errors import ResourceError
+from trivet.base.formats import KvFormat
 from trivet.base.settings import Settings
 from trivet.base.units import KIB, MIB
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.engine.kv_metrics import KvMetrics
 from trivet.framework.engine.llm import LLM
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.graph.cost import stream_bytes
-from trivet.framework.graph.passes import DeviceName
 from trivet.framework.memory.slots import lay_out
 from trivet.framework.model import loader
 from trivet.framework.model.kv_tiers import kv_identity
-from trivet.framework.model.loader import KvFormat, LoadedModel, load, open_model
+from trivet.framework.model.loader import LoadedModel, load, open_model
 
 DEVICES: tuple[DeviceName, ...] = ("cpu", "torch")
 PROMPT = [3 + i % 200 for i in range(300)]

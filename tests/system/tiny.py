@@ -11,18 +11,20 @@ import numpy as np
 
 from trivet._native import Team
 from trivet.base.dtypes import Array, DType
+from trivet.base.formats import KvFormat
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import MAX_LEVEL, DeviceName
+from trivet.framework.graph.passes import MAX_LEVEL
 from trivet.framework.graph.plan import Batch, Limits
 from trivet.framework.graph.recipe import evaluate
 from trivet.framework.graph.reference import ReferencePlan
 from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import parse_config
-from trivet.framework.model.loader import KvFormat, model_graph
+from trivet.framework.model.loader import model_graph
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tiny"
 FAMILIES = ("llama", "qwen2", "qwen3")

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.tiny import FIXTURES
+from trivet.base.formats import KvFormat
 from trivet.base.settings import Settings
 from trivet.framework.engine.probe import RECORD, Answer, record_answer, recorded_answer, who_answers
-from trivet.framework.model.loader import KvFormat, open_model
+from trivet.framework.model.loader import open_model
 
 ANSWER = Answer(prompt=(1, 2), tokens=(3, 4), logprobs=(-0.5, -0.25))
 OTHER = Answer(prompt=(1, 2), tokens=(3, 5), logprobs=(-0.5, -0.125))

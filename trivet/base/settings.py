@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+Language = Literal["en", "zh"]  # in which the doctor speaks
+
 
 @dataclass(frozen=True)
 class Settings:
     """Process-wide settings; what a command can set on its line is an option there, not a field here."""
 
-    cache_dir: Path  # TRIVET_CACHE: converted packages and the demo's weights
+    cache_dir: Path  # TRIVET_CACHE: converted packages, demo weights; else $XDG_CACHE_HOME/trivet or ~/.cache/trivet
     api_key: str | None  # TRIVET_API_KEY: asked of every request but /health, /ready and /metrics
     cpu_target: str | None  # TRIVET_CPU_TARGET: force one of the compiled kernel targets
-    language: Literal["en", "zh"] = (
-        "en"  # LC_ALL, LC_MESSAGES, LANG: the first that is set; zh… is Chinese, others English
-    )
+    language: Language = "en"  # LC_ALL, LC_MESSAGES, LANG: the first that is set; zh… is Chinese, others English
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
+from trivet.cli.options import DEVICE, DTYPE, KV_DTYPE, WEIGHTS
+
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
+    from trivet.base.formats import KvFormat, MatrixFormat
+    from trivet.driver.devices.device import DeviceName
     from trivet.framework.engine.accuracy import Agreement, Published, Side
-    from trivet.framework.graph.passes import DeviceName
-    from trivet.framework.model.loader import KvFormat
-
-_DEVICES = click.Choice(["cpu", "torch", "npu"])
-_DTYPES = click.Choice(["bfloat16", "float32"])
 
 
 @click.command()
 @click.argument("model")
-@click.option("--device", type=_DEVICES, default="cpu", show_default=True, help="What is judged")
-@click.option("--dtype", type=_DTYPES, default="bfloat16", show_default=True, help="In which format")
-@click.option("--weights", type=click.Choice(["int8"]), help="With its matrices in 8 bits")
-@click.option("--kv-dtype", type=click.Choice(["bfloat16", "int8"]), help="With its KV cache in that format")
+@click.option("--device", type=DEVICE, default="cpu", show_default=True, help="What is judged")
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="In which format")
+@click.option("--weights", type=WEIGHTS, help="With its matrices in 8 bits")
+@click.option("--kv-dtype", type=KV_DTYPE, help="With its KV cache in that format")
 @click.option("--against", metavar="REFERENCE", default="cpu", show_default=True,
               help="A device; hf: transformers in float32; package[:PATH]: a package as it is")  # fmt: skip
-@click.option("--against-dtype", type=_DTYPES, default="float32", show_default=True,
+@click.option("--against-dtype", type=DTYPE, default="float32", show_default=True,
               help="The format of a reference that is a device")  # fmt: skip
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A text to compare on  [default: a page of prose]")  # fmt: skip
@@ -34,7 +33,7 @@ _DTYPES = click.Choice(["bfloat16", "float32"])
               help="Tokens by which both continue, to see where they part")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON")
 def accuracy(
-    model: str, device: DeviceName, dtype: DType, weights: Literal["int8"] | None, kv_dtype: KvFormat | None,
+    model: str, device: DeviceName, dtype: DType, weights: MatrixFormat | None, kv_dtype: KvFormat | None,
     against: str, against_dtype: DType, text: Path | None, tokens: str | None, greedy: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare MODEL on a device and in a format with a reference: logits, choices, and the drift layer by layer."""
@@ -76,10 +75,10 @@ def _reference(against: str, dtype: DType) -> Side | Published:
         return Published()
     if kind == "package":
         return Side("cpu", None, model=path or None)
-    if against in _DEVICES.choices:
+    if against in DEVICE.choices:
         return Side(cast("DeviceName", against), dtype)
     raise ConfigError(
-        f"--against {against}: no such reference", f"one of: {', '.join(_DEVICES.choices)}, hf, package[:PATH]"
+        f"--against {against}: no such reference", f"one of: {', '.join(DEVICE.choices)}, hf, package[:PATH]"
     )
 
 

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
+from trivet.cli.options import DTYPE, WEIGHTS
 from trivet.serve.bench.figure import QUESTIONS, Question
 
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     from trivet.base.dtypes import DType
+    from trivet.base.formats import MatrixFormat
 
 
 @click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option("--only", type=click.Choice(QUESTIONS), multiple=True, help="Ask this question alone; may be repeated")
 @click.option("--repeats", type=click.IntRange(5), default=5, show_default=True, help="Samples of each figure")
-@click.option(
-    "--dtype", type=click.Choice(["bfloat16", "float32"]), help="Format of weights and KV cache  [default: bfloat16]"
-)
-@click.option("--weights", type=click.Choice(["int8"]), help="Keep the matrices in 8 bits  [default: as --dtype]")
+@click.option("--dtype", type=DTYPE, help="Format of weights and KV cache  [default: bfloat16]")
+@click.option("--weights", type=WEIGHTS, help="Keep the matrices in 8 bits  [default: as --dtype]")
 @click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON")
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Append the rows to this file")
 def bench(
     model: Path | None, only: tuple[Question, ...], repeats: int, dtype: DType | None,
-    weights: Literal["int8"] | None, threads: int | None, as_json: bool, csv_file: Path | None,
+    weights: MatrixFormat | None, threads: int | None, as_json: bool, csv_file: Path | None,
 ) -> None:  # fmt: skip
     """Measure decode, prefill and load to first token of MODEL, each beside the limit of this machine.
 

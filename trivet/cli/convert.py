@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
-from trivet.cli.options import Size
+from trivet.cli.options import DEVICE, DTYPE, WEIGHTS, Size
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
-    from trivet.framework.graph.passes import DeviceName
+    from trivet.base.formats import MatrixFormat
+    from trivet.driver.devices.device import DeviceName
     from trivet.framework.model.convert import Converted
     from trivet.framework.model.package import Package
 
@@ -32,9 +33,8 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
-              help="Format of weights and KV cache")  # fmt: skip
-@click.option("--weights", type=click.Choice(["int8"]), help="Keep the matrices in 8 bits, half of bfloat16's bytes")
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Format of weights and KV cache")
+@click.option("--weights", type=WEIGHTS, help="Keep the matrices in 8 bits, half of bfloat16's bytes")
 @click.option(
     "--precision",
     "overrides",
@@ -45,8 +45,7 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 )
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True,
               help="0 what is needed to run, 1 merged weights, 2 fused operators, 3 fused cache writes")  # fmt: skip
-@click.option("--target", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
-              help="The device the weights are laid out for")  # fmt: skip
+@click.option("--target", type=DEVICE, default="cpu", show_default=True, help="The device the weights are laid out for")
 @click.option("--tensor-parallel", "num_ranks", type=click.IntRange(1), default=1, show_default=True,
               help="Ranks to cut the weights for; each then reads its own bytes only")  # fmt: skip
 @click.option("--shard-size", type=Size(), default="1000000000", help="Largest file of weights  [default: 1 GB]")
@@ -56,7 +55,7 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 @click.option("--force", is_flag=True, help="Replace another package at DESTINATION")
 @click.option("--json", "as_json", is_flag=True, help="Print what each step made as JSON")
 def convert(
-    source: Path, destination: Path, dtype: DType, weights: Literal["int8"] | None,
+    source: Path, destination: Path, dtype: DType, weights: MatrixFormat | None,
     overrides: tuple[tuple[str, DType], ...], level: int, target: DeviceName, num_ranks: int, shard_size: int,
     memory: int | None, ignored: tuple[str, ...], force: bool, as_json: bool,
 ) -> None:  # fmt: skip

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from trivet.cli.options import LANG, ROOT, SOURCE
+
 if TYPE_CHECKING:  # imported when the command runs
+    from trivet.base.settings import Language
     from trivet.driver.facts import HostFacts
 
 _OF_A_HOST = ("--probe", "--python", "--root", "--from", "--bundle", "--watch")
@@ -43,18 +46,8 @@ _APART = (
     metavar="TEXT|FILE|-",
     help="Examine the host that a text tells of: npu-smi, hccn_tool, lscpu, version files, or collect_env.py's report",
 )
-@click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default="/",
-    help="Examine the captured host whose /proc and /sys lie under this directory",
-)
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Examine the host in this bundle",
-)
+@ROOT
+@SOURCE
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path),
@@ -116,7 +109,7 @@ _APART = (
     help="Name the first error of a log, a traceback or an output of npu-smi, its layer, and its cause where one is "
     "known. Reads nothing of this host",
 )
-@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of what is said  [default: the locale's]")
+@LANG
 def doctor(
     as_json: bool,
     probe: bool,
@@ -134,9 +127,9 @@ def doctor(
     form: Literal["text", "junit", "markdown"],
     want: str | None,
     explain: str | None,
-    lang: Literal["en", "zh"] | None,
+    lang: Language | None,
 ) -> None:
-    """Say whether this host can carry a model, what is wrong with it, and which command mends that
+    """Say whether this host can carry a model, what is wrong with it, and which command mends that.
 
     Exits 2 where the driver's layer does not carry, 3 for CANN's, 4 for the frameworks', 5 for the model, 6 for the
     host's settings and 7 for the network: the lowest that fails.
@@ -222,7 +215,7 @@ def doctor(
         raise click.exceptions.Exit(EXIT_STATUS[layer])
 
 
-def _want(text: str, facts: HostFacts, as_json: bool, language: Literal["en", "zh"]) -> None:
+def _want(text: str, facts: HostFacts, as_json: bool, language: Language) -> None:
     import msgspec
 
     from trivet.base.findings import EXIT_STATUS
@@ -240,7 +233,7 @@ def _want(text: str, facts: HostFacts, as_json: bool, language: Literal["en", "z
         raise click.exceptions.Exit(EXIT_STATUS[first.layer])
 
 
-def _explain(source: str, as_json: bool, lang: Literal["en", "zh"] | None) -> None:
+def _explain(source: str, as_json: bool, lang: Language | None) -> None:
     import msgspec
 
     from trivet.base.settings import read_settings

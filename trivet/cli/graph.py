@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trivet.cli.options import DTYPE
+
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
-              help="Precision to assign")  # fmt: skip
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Precision to assign")
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True, help="Passes up to this level")
 @click.option("--after", metavar="PASS", help="Print the graph after this pass whole, 'built' for before any")
 def graph(model: Path, dtype: DType, level: int, after: str | None) -> None:

@@ -11,11 +11,11 @@ from typing import Literal
 
 import click
 
-from trivet.base.settings import read_settings
+from trivet.base.settings import Language, read_settings
 from trivet.driver.bundle import opened_bundle, write_bundle
 from trivet.driver.need import Need, need_of
 from trivet.driver.peers import read_peer
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 
 Device = Literal["cpu", "npu"]
 

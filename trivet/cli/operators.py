@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trivet.cli.options import model_options
+from trivet.cli.options import DEVICE, DTYPE, model_options
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
-    from trivet.framework.graph.passes import DeviceName
-
+    from trivet.driver.devices.device import DeviceName
 
 _EXIT_OPERATORS = 3
 
@@ -45,12 +44,8 @@ def list_operators() -> None:
         click.echo(f"{name:<17} {implemented:<{width}} {summary}")
 
 
-_DEVICE = click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
-                       help="Whose implementations")  # fmt: skip
-
-
 @operators.command()
-@click.option("--device", type=click.Choice(["cpu", "torch", "npu", "triton"]), default="cpu", show_default=True,
+@click.option("--device", type=click.Choice([*DEVICE.choices, "triton"]), default="cpu", show_default=True,
               help="Whose implementations; triton: our own kernels, on a GPU or an NPU")  # fmt: skip
 @click.option("--target", help="Kernel target of the CPU  [default: all that this one supports]")
 def verify(device: str, target: str | None) -> None:
@@ -82,9 +77,8 @@ def verify(device: str, target: str | None) -> None:
 
 @operators.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@_DEVICE
-@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True,
-              help="Precision to assign")  # fmt: skip
+@click.option("--device", type=DEVICE, default="cpu", show_default=True, help="Whose implementations")
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Precision to assign")
 def explain(model: Path, device: DeviceName, dtype: DType) -> None:
     """Per node of MODEL's graph: the implementation it gets on a device, or who refused and why.
 

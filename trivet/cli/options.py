@@ -6,12 +6,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, get_args
 
 import click
 
 from trivet.base.errors import TrivetError
+from trivet.base.formats import KvFormat, MatrixFormat, ModelFormat
+from trivet.base.settings import Language
 from trivet.base.units import format_bytes, format_seconds, parse_bytes
+from trivet.driver.devices.device import DeviceName
+from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 
 if TYPE_CHECKING:
     from trivet.framework.engine.targets import Targets
@@ -34,14 +38,28 @@ class Size(click.ParamType[int]):
             self.fail(f"{error.message}: {error.hint}", param, ctx)
 
 
+DEVICE = click.Choice(get_args(DeviceName))
+DTYPE = click.Choice(get_args(ModelFormat))
+WEIGHTS = click.Choice(get_args(MatrixFormat))
+KV_DTYPE = click.Choice(get_args(KvFormat))
+KV_RECLAIM = click.Choice(get_args(ReclaimName))
+
+# Of the commands that look at a host.
+ROOT = click.option("--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default="/",
+                    help="Look at the captured host whose /proc and /sys lie under this directory")  # fmt: skip
+SOURCE = click.option("--from", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                      help="Look at the host in this bundle")  # fmt: skip
+LANG = click.option("--lang", type=click.Choice(get_args(Language)),
+                    help="Language of what is said  [default: the locale's]")  # fmt: skip
+
 _MODEL_OPTIONS = (
-    click.option("--device", type=click.Choice(["cpu", "torch", "npu"]), default="cpu", show_default=True,
+    click.option("--device", type=DEVICE, default="cpu", show_default=True,
                  help="What runs the model; torch is the second opinion, PyTorch on the CPU"),
-    click.option("--dtype", type=click.Choice(["bfloat16", "float32"]),
+    click.option("--dtype", type=DTYPE,
                  help="Format of weights and KV cache; sums are float32 in both  [default: bfloat16]"),
-    click.option("--weights", type=click.Choice(["int8"]),
+    click.option("--weights", type=WEIGHTS,
                  help="Keep the matrices in 8 bits: half the bytes a token reads  [default: as --dtype]"),
-    click.option("--kv-dtype", type=click.Choice(["bfloat16", "int8"]),
+    click.option("--kv-dtype", type=KV_DTYPE,
                  help="Format of the KV cache; int8 holds almost twice the tokens  [default: as --dtype]"),
     click.option("--threads", type=click.IntRange(1), help="Worker threads  [default: cores of the NUMA node]"),
     click.option("--max-context", type=click.IntRange(1), help="Positions of one sequence  [default: the model's]"),
@@ -81,7 +99,7 @@ _SERVER_OPTIONS = (
                  help="Milliseconds to the first token; refuse with 429 what would wait longer  [default: no target]"),
     click.option("--max-waiting", type=click.IntRange(1), default=512, show_default=True,
                  help="Sequences that may wait for their turn; refuse with 429 beyond"),
-    click.option("--kv-reclaim", type=click.Choice(["cost", "lru"]), default="cost", show_default=True,
+    click.option("--kv-reclaim", type=KV_RECLAIM, default=DEFAULT_RECLAIM, show_default=True,
                  help="What the KV pool gives up first: what is computed again the soonest, or was used longest ago"),
     click.option("--pin-prompt", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True,
                  metavar="FILE",

@@ -7,26 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trivet.cli.options import DTYPE, KV_DTYPE
+
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     from trivet.base.dtypes import DType
+    from trivet.base.formats import KvFormat
     from trivet.framework.engine.capacity import Capacity, Room
     from trivet.framework.model.config import ModelConfig
-    from trivet.framework.model.loader import KvFormat
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--device", metavar="CHIP", help="An Ascend chip, such as 910B3  [default: this host's processor]")
-@click.option(
-    "--dtype",
-    type=click.Choice(["bfloat16", "float32"]),
-    default="bfloat16",
-    show_default=True,
-    help="Format of weights and KV cache",
-)
-@click.option(
-    "--kv-dtype", type=click.Choice(["bfloat16", "int8"]), help="Format of the KV cache  [default: as --dtype]"
-)
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Format of weights and KV cache")
+@click.option("--kv-dtype", type=KV_DTYPE, help="Format of the KV cache  [default: as --dtype]")
 @click.option("--context", type=click.IntRange(1), help="Positions of each sequence  [default: the model's]")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Sequences at once")
 @click.option("--max-step-tokens", type=click.IntRange(1), default=512, show_default=True, help="Tokens of one step")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trivet.cli.options import Size
+from trivet.cli.options import KV_DTYPE, KV_RECLAIM, Size
+from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
+    from trivet.base.formats import KvFormat
     from trivet.framework.engine.replay.compared import Comparison
     from trivet.framework.engine.replay.simulation import Served
     from trivet.framework.engine.replay.trace import Arrival
-    from trivet.framework.memory.reclaim import ReclaimName
-    from trivet.framework.model.loader import KvFormat
 
 
 ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of the room
@@ -24,7 +24,7 @@ ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of th
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--device", metavar="CHIP", help="An Ascend chip, such as 910B3  [default: this host's processor]")
-@click.option("--kv-dtype", type=click.Choice(["bfloat16", "int8"]), help="Format of the KV cache  [default: bfloat16]")
+@click.option("--kv-dtype", type=KV_DTYPE, help="Format of the KV cache  [default: bfloat16]")
 @click.option("--kv-memory", type=Size(), help="Size of the KV pool  [default: what the weights leave]")
 @click.option("--slot-tokens", type=click.IntRange(1), help="Tokens of a slot  [default: those that fit 2 MiB]")
 @click.option("--context", type=click.IntRange(1), help="Positions of a sequence  [default: the model's]")
@@ -36,11 +36,7 @@ ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of th
     "--max-waiting", type=click.IntRange(1), default=512, show_default=True, help="As `trivet serve` takes it"
 )
 @click.option(
-    "--kv-reclaim",
-    type=click.Choice(["cost", "lru"]),
-    default="cost",
-    show_default=True,
-    help="As `trivet serve` takes it",
+    "--kv-reclaim", type=KV_RECLAIM, default=DEFAULT_RECLAIM, show_default=True, help="As `trivet serve` takes it"
 )
 @click.option(
     "--speedup",

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import click
+
+from trivet.cli.options import LANG, ROOT, SOURCE
+
+if TYPE_CHECKING:
+    from trivet.base.settings import Language
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the layout and the placement as JSON")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw it into this file")
 @click.option("--apply", "as_commands", is_flag=True, help="Print the commands that put things there, and run none")
-@click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default="/",
-    help="Look at the captured host whose /proc and /sys lie under this directory",
-)
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Look at the host in this bundle",
-)
-@click.option("--lang", type=click.Choice(["en", "zh"]), help="Language of what is said  [default: the locale's]")
+@ROOT
+@SOURCE
+@LANG
 def topology(
     as_json: bool,
     svg: Path | None,
     as_commands: bool,
     root: Path,
     source: Path | None,
-    lang: Literal["en", "zh"] | None,
+    lang: Language | None,
 ) -> None:
-    """Say which NPUs, disks and network cards are near which CPUs and memory, and where processes should run"""
+    """Say which NPUs, disks and network cards are near which CPUs and memory, and where processes should run."""
     import msgspec
 
     from trivet.base.errors import ResourceError

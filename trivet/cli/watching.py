@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from trivet.base.settings import Language
 from trivet.cli.host import Examined
 from trivet.driver.checks import examine
-from trivet.driver.phrases import Language
 from trivet.driver.readers.host import read_facts
 from trivet.driver.textfile import write_textfile
 from trivet.driver.watch import State, changes, state

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trivet.base.findings import Finding, Layer, Outcome
+from trivet.base.settings import Language
 from trivet.driver.facts import HostFacts
 from trivet.driver.need import Need
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 
 # The worst that a check may say. "block": nothing above its layer can work, so nothing above is looked at.
 Severity = Literal["block", "error", "warning", "note"]

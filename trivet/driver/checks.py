@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from trivet.base.findings import Finding
+from trivet.base.settings import Language
 from trivet.driver.check import Check, run
 from trivet.driver.checklist import (
     cann,
@@ -28,7 +29,6 @@ from trivet.driver.checklist import (
 )
 from trivet.driver.facts import HostFacts
 from trivet.driver.need import Need
-from trivet.driver.phrases import Language
 
 
 def _of(modules: Iterable[ModuleType]) -> tuple[Check, ...]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from trivet.base.findings import Finding
+from trivet.base.settings import Language
 from trivet.driver.check import Check
 from trivet.driver.facts import HostFacts
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.report import headline
 from trivet.driver.summary import summary
 

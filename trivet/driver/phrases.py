@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
-Language = Literal["en", "zh"]
+from trivet.base.settings import Language
 
 _COMMENT = "  # "
 

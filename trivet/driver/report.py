@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from trivet.base.findings import Finding, failed_layer, verdict
+from trivet.base.settings import Language
 from trivet.driver.facts import HostFacts
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.summary import summary
 
 _WIDTH = 110

@@ -8,11 +8,12 @@ from functools import partial
 from itertools import pairwise
 
 from trivet.base.errors import ResourceError
+from trivet.base.settings import Language
 from trivet.base.units import MIB, format_bytes
 from trivet.driver.chips import chip_of, npus, nvmes
 from trivet.driver.facts import HostFacts
 from trivet.driver.installed import canns, chips
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.placement_facts import PciDevice
 from trivet.driver.probe_facts import ReadingProbe
 from trivet.driver.topology import available_memory, cpus_for

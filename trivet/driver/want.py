@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from trivet.base.errors import ConfigError
 from trivet.base.findings import Layer
+from trivet.base.settings import Language
 from trivet.driver.facts import HostFacts
 from trivet.driver.installed import cann, package
 from trivet.driver.matrix import COMPONENTS, Row, drivers_of, releases_of, rows_of, takes, takes_python
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.pinning import hdk_version
 from trivet.driver.versions import matches
 

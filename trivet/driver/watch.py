@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from trivet.base.findings import Finding
+from trivet.base.settings import Language
 from trivet.driver.chips import npus
 from trivet.driver.facts import HostFacts
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 
 State = dict[str, str]  # what is watched, by its name, both in the reader's language
 Say = Callable[..., str]

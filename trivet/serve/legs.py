@@ -17,12 +17,13 @@ from trivet.base.findings import Finding, Leg, Outcome, verdict
 from trivet.base.settings import Settings
 from trivet.base.units import format_bytes, format_seconds
 from trivet.driver.checks import examine_driver_leg
+from trivet.driver.devices.device import DeviceName
 from trivet.driver.need import need_of
 from trivet.driver.readers.host import read_facts
 from trivet.framework.engine import probe
 from trivet.framework.graph import laws
 from trivet.framework.graph.binding import BINDINGS
-from trivet.framework.graph.passes import DeviceName, optimise, target_for
+from trivet.framework.graph.passes import optimise, target_for
 from trivet.framework.graph.profile import OperatorProfile, one_sequence, profile
 from trivet.framework.model.config import ModelConfig
 from trivet.framework.model.families import build_graph

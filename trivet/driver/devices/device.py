@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+DeviceName = Literal["cpu", "torch", "npu"]  # as a plan is asked for
+
 
 @dataclass(frozen=True)
 class Device:

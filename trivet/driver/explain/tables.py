@@ -13,11 +13,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from trivet.base.settings import Language
 from trivet.driver.explain.patterns import Pattern, pattern_of
 
 Layer = Literal["driver", "operator", "framework", "model", "user-config", "network", "unknown"]
 Confidence = Literal["high", "medium", "low", "none"]  # of the cause: none is named, and the confidence is "none"
-Language = Literal["en", "zh"]
 
 # The layer is the name of the table's file. In the order in which they are asked where two say the same of one line.
 LAYERS: tuple[Layer, ...] = ("driver", "operator", "framework", "model", "user-config", "network")

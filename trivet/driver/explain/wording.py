@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from trivet.driver.explain.tables import Language, Rule, Wording, meaning_of, reading
+from trivet.base.settings import Language
+from trivet.driver.explain.tables import Rule, Wording, meaning_of, reading
 from trivet.driver.explain.verdict import Verdict
 
 _WIDTH = 110

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from trivet.base.settings import Language
 from trivet.driver.facts import HostFacts
 from trivet.driver.layout.placement import INTERRUPTS, NpuPlacement, placements
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.summary import ranges
 from trivet.driver.topology import cpus_for
 

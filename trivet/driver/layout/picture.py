@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from trivet.base.settings import Language
 from trivet.base.svg import EDGE, GREY, document, dot, frame, line, text
 from trivet.driver.facts import HostFacts
 from trivet.driver.layout.placement import NpuPlacement, placements
 from trivet.driver.layout.text import Say, distances, heading, label
 from trivet.driver.layout.tree import Branch, Bridge, Device, Kind, tree
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.summary import ranges
 
 _WIDTH, _ROW, _GAP, _PAD = 470, 22, 16, 12  # in pixels

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from trivet.base.errors import ResourceError
+from trivet.base.settings import Language
 from trivet.base.units import format_bytes
 from trivet.driver.facts import HostFacts
 from trivet.driver.layout.placement import placements
 from trivet.driver.layout.tree import Branch, Bridge, Device, devices, paths, tree
-from trivet.driver.phrases import Language, say
+from trivet.driver.phrases import say
 from trivet.driver.summary import ranges
 from trivet.driver.topology import cpus_for
 

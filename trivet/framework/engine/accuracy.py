@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from trivet.base.dtypes import Array, DType
 from trivet.base.errors import ConfigError
+from trivet.base.formats import KvFormat, MatrixFormat
 from trivet.base.settings import Settings
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.engine.published import open_published
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
-from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, BoundPlan, Limits
 from trivet.framework.memory.slots import lay_out
 from trivet.framework.model.json_file import write_json
-from trivet.framework.model.loader import KvFormat, open_model
+from trivet.framework.model.loader import open_model
 from trivet.framework.model.package import Package
 from trivet.framework.model.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ class Side:
 
     device: DeviceName
     dtype: DType | None  # None: as the package has it
-    weights: Literal["int8"] | None = None
+    weights: MatrixFormat | None = None
     model: str | None = None  # None: the model that is asked about
     kv_dtype: KvFormat | None = None
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.graph.cost import streamed_bytes
-from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import LoadedModel

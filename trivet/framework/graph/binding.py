@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from trivet._native import Team, targets
 from trivet.base.dtypes import Array, DType
 from trivet.base.errors import ResourceError
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.graph.cpu_plan import CpuPlan
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout
 from trivet.operators.contract import FLOATS

@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from trivet.base.dtypes import DType
 from trivet.base.errors import GraphError
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.laws import check
 from trivet.framework.graph.rewrite import Rule, rewrite
 from trivet.operators.contract import Argument, Layout, TensorSpec, operator_named, with_dtype
 
 MAX_LEVEL = 3
-
-
-DeviceName = Literal["cpu", "torch", "npu"]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 from trivet import __version__
 from trivet.base.dtypes import GROUP, Array, DType, item_bytes, row_bytes, storage
 from trivet.base.units import GIB, MIB
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.graph import ir
-from trivet.framework.graph.passes import DeviceName
 from trivet.framework.memory.chain import Identity, digest
 from trivet.framework.memory.file_tier import FileTier
 from trivet.framework.memory.host_tier import HostTier

@@ -9,21 +9,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trivet._native import trim_heap
 from trivet.base.dtypes import Array, DType
 from trivet.base.errors import CheckpointError, ConfigError, ResourceError
+from trivet.base.formats import KvFormat, MatrixFormat
 from trivet.base.settings import Settings, read_settings
 from trivet.base.units import KIB, format_bytes
-from trivet.driver.devices.device import Device
+from trivet.driver.devices.device import Device, DeviceName
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, keep_cache, optimise, target_for
+from trivet.framework.graph.passes import MAX_LEVEL, keep_cache, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.memory.tiers import Tiers
@@ -42,8 +43,6 @@ from trivet.framework.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from trivet.framework.model.steps import Progress
-
-KvFormat = Literal["bfloat16", "int8"]  # what the KV cache may be kept in, if not in the package's format
 
 # By default the KV pool takes at most this share of what is available: page cache and others need the rest.
 _POOL_SHARE = 0.4
@@ -86,7 +85,7 @@ def load(
     *,
     device: DeviceName = "cpu",
     dtype: DType | None = None,
-    weights: Literal["int8"] | None = None,
+    weights: MatrixFormat | None = None,
     kv_dtype: KvFormat | None = None,
     threads: int | None = None,
     max_context: int | None = None,
@@ -174,7 +173,7 @@ def open_model(
     *,
     device: DeviceName = "cpu",
     dtype: DType | None = None,
-    weights: Literal["int8"] | None = None,
+    weights: MatrixFormat | None = None,
     kv_dtype: KvFormat | None = None,
     level: int = MAX_LEVEL,
     num_ranks: int = 1,

@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
 
 import xxhash
 
 from trivet import __version__
 from trivet.base.dtypes import DType
 from trivet.base.errors import CheckpointError
+from trivet.base.formats import MatrixFormat
 from trivet.base.units import format_bytes
+from trivet.driver.devices.device import DeviceName
 from trivet.framework.graph import ir
 from trivet.framework.graph.ir import Graph
-from trivet.framework.graph.passes import MAX_LEVEL, DeviceName, optimise, target_for
+from trivet.framework.graph.passes import MAX_LEVEL, optimise, target_for
 from trivet.framework.model.checkpoints.checkpoint import Checkpoint
 from trivet.framework.model.checkpoints.digest import source_digest
 from trivet.framework.model.checkpoints.readers import open_checkpoint
@@ -51,7 +52,7 @@ class Wanted:
     shard_bytes: int = SHARD_BYTES
     ignored: tuple[str, ...] = ()  # shell patterns of tensors that may have no place in the graph
     memory_bytes: int | None = None  # the most that verifying may take; None: what is free
-    matrices: Literal["int8"] | None = None  # another format for what linears multiply with
+    matrices: MatrixFormat | None = None  # another format for what linears multiply with
 
 
 @dataclass

@@ -16,12 +16,12 @@ import xxhash
 from trivet.base.dtypes import Array
 from trivet.base.errors import CheckpointError, ResourceError
 from trivet.base.units import MIB, format_bytes
+from trivet.driver.devices.device import DeviceName
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.laws import check
-from trivet.framework.graph.passes import DeviceName
 from trivet.framework.graph.plan import Batch, BoundPlan, Limits
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.memory.slots import lay_out

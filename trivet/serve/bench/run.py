@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 from trivet._native import targets
 from trivet.base.dtypes import DType
 from trivet.base.errors import ResourceError
+from trivet.base.formats import MatrixFormat
 from trivet.base.settings import Settings
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
@@ -45,7 +45,7 @@ def run(
     model: Path | None,
     *,
     dtype: DType | None,
-    weights: Literal["int8"] | None,
+    weights: MatrixFormat | None,
     threads: int | None,
     repeats: int,
     settings: Settings,
