@@ -24,10 +24,10 @@ COMMANDS: dict[str, str] = {
     "generate": "Complete a prompt, or chat at the terminal",
     "graph": "Print a model's graph, before and after each pass",
     "operators": "List, verify, explain or profile operators",
-    "accuracy": "Say how far a device or a format is from float32, and from which layer on",
+    "accuracy": "Say how far a device or a format is from float32",
     "bench": "Measure this machine and a model on it",
-    "bench lanes": "Measure whether decode and prefill should run side by side here",
-    "bench compare": "Measure this engine and others in turn, on the same weights and cores",
+    "bench lanes": "Measure whether decodes and prefill should run side by side",
+    "bench compare": "Measure this engine and others in turn, on the same weights",
     "bench storage": "Measure how fast the storage below a folder can be read",
     "version": "Print versions",
 }
@@ -66,7 +66,16 @@ def command_named(name: str) -> click.Command:
     return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+# For who types `trivet` and nothing else; \b keeps the lines.
+_START = """\b
+New here:           trivet demo
+A model of yours:   trivet up MODEL
+Something is wrong: trivet doctor
+"""
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=_Lazy, epilog=_START, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="trivet")
 def cli() -> None:
     """LLM inference on three legs: the driver, the operators, the framework."""

@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` nee
 @click.option("--raw", is_flag=True, help="Complete PROMPT as it is, without the model's chat template")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens to generate  [default: to the end of the context]")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token")
-@click.option("--top-p", type=float, default=1.0, show_default=True)
+@click.option("--top-p", type=float, default=1.0, show_default=True,
+              help="Choose among the likeliest tokens, which make up this share together")  # fmt: skip
 @click.option("--seed", type=int, help="The same seed gives the same answer")
 def generate(
     model: str, prompt: str | None, system: str | None, raw: bool, max_tokens: int | None, temperature: float,
