@@ -55,6 +55,15 @@ def test_lanes_of_a_chip_are_refused(tmp_path):
     assert "only a CPU's cores" in result.exception.message
 
 
+def test_the_command_that_starts_a_plan_says_all_that_was_planned_with(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN_B))
+    asked = ["--device", "910B3", "--dtype", "float32", "--context", "4096", "--max-step-tokens", "256"]
+    printed = CliRunner().invoke(plan, [str(tmp_path / "config.json"), *asked]).output
+
+    start = "trivet up MODEL --device npu --dtype float32 --max-context 4096 --max-sequences 1 --max-step-tokens 256"
+    assert f"start        {start} --kv-memory 448MiB" == printed.splitlines()[-1]
+
+
 def test_a_7b_model_has_the_weights_and_the_cache_that_its_sizes_say():
     graph = model_graph(parse_config(SEVEN_B), "bfloat16", device="npu")
     found = capacity(graph, room_of(soc_named("910B3"), 128), 8192, 16, 512)

@@ -59,10 +59,19 @@ def plan(
         print_budget(room, found, positions, concurrency)
     found.check(room, positions, concurrency)
     if not as_json:
-        kv_memory = f"{-(-found.kv_bytes // 2**20)}MiB"
-        how = ("" if device is None else "--device npu ") + (f"--kv-dtype {kv_dtype} " if kv_dtype else "")
-        click.echo(f"start        trivet up {model} {how}--max-context {positions} --max-sequences {concurrency} "
-                   f"--kv-memory {kv_memory}{' --lanes 2' if lanes == '2' else ''}")  # fmt: skip
+        name = "MODEL" if model.suffix == ".json" else model  # a configuration alone cannot be started
+        how = {
+            "--device": None if device is None else "npu",
+            "--dtype": None if dtype == "bfloat16" else dtype,
+            "--kv-dtype": kv_dtype,
+            "--max-context": positions,
+            "--max-sequences": concurrency,
+            "--max-step-tokens": None if max_step_tokens == 512 else max_step_tokens,
+            "--kv-memory": f"{-(-found.kv_bytes // 2**20)}MiB",
+            "--lanes": None if lanes == "1" else lanes,
+        }
+        options = " ".join(f"{option} {value}" for option, value in how.items() if value is not None)
+        click.echo(f"start        trivet up {name} {options}")
 
 
 def read_config(model: Path) -> ModelConfig:
