@@ -218,7 +218,7 @@ BAD = {
     "a step beyond the limits": (["operators", "profile", LLAMA, "--tokens", "9999"], "exceeds a step of"),
     "nothing is there": (["generate", "/nonexistent", "hi"], "does not exist"),
     "a hub's name": (["generate", "org/model", "hi"], "not fetched from a hub"),
-    "no such command": (["serv", LLAMA], "is not a command"),
+    "no such command": (["serv", LLAMA], "is not a command; did you mean serve?"),
     "no such pass": (["graph", LLAMA, "--after", "nothing"], "no such pass"),
     "a precision without a format": (["convert", LLAMA, "/tmp/never", "--precision", "head"], "wanted PATTERN="),
     "a precision that names nothing": (["convert", LLAMA, "/tmp/never", "--precision", "x*=float32"], "names no"),

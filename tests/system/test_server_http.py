@@ -65,6 +65,10 @@ def test_every_refusal_is_an_openai_error(client, method, path, status, code):
     assert {"message", "type", "param", "code"} == error(response).keys()
 
 
+def test_a_refused_method_names_the_one_to_send(client):
+    assert error(client.get("/v1/completions"))["message"].endswith("send POST")
+
+
 def test_a_text_is_tokenized_and_back(client):
     tokens = client.post("/tokenize", json={"prompt": "the cat", "add_special_tokens": False}).json()
     text = client.post("/detokenize", json={"tokens": tokens["tokens"]}).json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -54,7 +55,8 @@ class _Lazy(click.Group):
         if " ".join(args[:2]) in COMMANDS and len(args) > 1:
             args = [" ".join(args[:2]), *args[2:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"{args[0]!r} is not a command; there are {', '.join(COMMANDS)}")
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            ctx.fail(f"{args[0]!r} is not a command" + (f"; did you mean {near[0]}?" if near else ""))
         return super().resolve_command(ctx, args)
 
 

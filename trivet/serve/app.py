@@ -259,8 +259,9 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
         return _refused(HttpError(405, "method_not_allowed", f"{path} does not answer {request.method}",
-                                  headers=error.headers))  # fmt: skip
+                                  f"send {allowed}", headers=error.headers))  # fmt: skip
     return _refused(HttpError(error.status_code, "not_found", f"{path} is not served here",
                               "see /v1/models and /v1/chat/completions"))  # fmt: skip
 
