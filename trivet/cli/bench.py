@@ -33,6 +33,8 @@ def bench(
 
     MODEL is what `trivet up` takes; without one, the demo's. A figure is the median of its repeats, with the least
     and the greatest. The limits are measured first and again last: where the two differ, the machine was not quiet.
+
+    `trivet bench lanes`, `trivet bench compare` and `trivet bench storage` measure other things.
     """
     import msgspec
 

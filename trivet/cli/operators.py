@@ -21,7 +21,7 @@ def operators() -> None:
     """List, verify, explain or profile operators."""
 
 
-@operators.command(name="list")
+@operators.command(name="list", short_help="Every operator, and who implements it here")
 def list_operators() -> None:
     """Every operator, who implements it on the devices that this host has, and what it computes."""
     from contextlib import suppress
@@ -44,7 +44,7 @@ def list_operators() -> None:
         click.echo(f"{name:<17} {implemented:<{width}} {summary}")
 
 
-@operators.command()
+@operators.command(short_help="Compare every implementation with its reference")
 @click.option("--device", type=click.Choice([*DEVICE.choices, "triton"]), default="cpu", show_default=True,
               help="Whose implementations; triton: our own kernels, on a GPU or an NPU")  # fmt: skip
 @click.option("--target", help="Kernel target of the CPU  [default: all that this one supports]")
@@ -75,7 +75,7 @@ def verify(device: str, target: str | None) -> None:
         raise click.exceptions.Exit(_EXIT_OPERATORS)
 
 
-@operators.command()
+@operators.command(short_help="Which implementation each node of a model gets, or who refused")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--device", type=DEVICE, default="cpu", show_default=True, help="Whose implementations")
 @click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Precision to assign")
@@ -109,7 +109,7 @@ def explain(model: Path, device: DeviceName, dtype: DType) -> None:
         raise click.exceptions.Exit(_EXIT_OPERATORS)
 
 
-@operators.command()
+@operators.command(short_help="Where the time and the bytes of a step go")
 @click.argument("model")
 @model_options
 @click.option("--tokens", type=click.IntRange(1), default=1, show_default=True,
