@@ -39,7 +39,7 @@ struct GroupedCall {
     const int32_t* ends;
     int64_t num_experts, num_panels, panels;
 
-    // An item has up to four panels, so that rows are copied once for all of them, where threads have items enough.
+    // An item has a few panels, so that rows are copied once for all of them, where threads have items enough.
     GroupedCall(const Call& call, const Step& step)
         : product{call.operands, call.operands + 3, call.integers[0], call.operands[1].address, call.operands[1].dtype,
                   nullptr, call.integers[1], call.integers[2]},

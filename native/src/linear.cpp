@@ -11,32 +11,31 @@ static Product product_of(const Call& call) {
 }
 
 // An item's panels are read as one stream, and every stream has to get going: so each thread has one of equal length,
-// and more only of a large matrix, at most sixteen of a MiB of bfloat16 at least. Where rows give enough items too, an
-// item is four panels, so that a block of x is copied once for all of them.
+// and more only of a large matrix, at most sixteen of a MiB of bfloat16 at least. Where there are more rows than go
+// through a panel together, and items enough, an item is as many panels as all of its rows have room for.
 constexpr int64_t kStreamWeights = 512 << 10;
 
 struct Division {
-    int64_t num_panels, num_panel_items, rows, num_row_items, num_items;
+    int64_t num_panels, num_panel_items, num_tiles, num_row_items, num_items;
 
-    Division(const Product& product, const Step& step) : num_panels(ceil_div(product.outputs, kPanelOutputs)) {
-        num_row_items = ceil_div(step.num_rows, kManyRows);
-        const int64_t num_tiles = ceil_div(step.num_rows, kTileRows);
-        rows = ceil_div(num_tiles, larger(1, num_row_items)) * kTileRows;
+    Division(const Product& product, const Step& step)
+        : num_panels(ceil_div(product.outputs, kPanelOutputs)), num_tiles(ceil_div(step.num_rows, kTileRows)),
+          num_row_items(ceil_div(step.num_rows, kManyRows)) {
         const int64_t threads = step.num_threads;
         const int64_t of_thread = between(1, product.inputs * product.outputs / threads / kStreamWeights, 16);
-        const int64_t of_four = ceil_div(num_panels, kManyPanels);
-        const bool rows_suffice = step.num_rows > kTileRows && num_row_items * of_four >= 4 * threads;
-        num_panel_items = rows_suffice ? of_four : smaller(threads * of_thread, num_panels);
+        const int64_t of_many = ceil_div(num_panels, kManyPanels);
+        const bool rows_suffice = num_row_items > 1 && num_row_items * of_many >= 4 * threads;
+        num_panel_items = rows_suffice ? of_many : smaller(threads * of_thread, num_panels);
         num_items = num_row_items * num_panel_items;
     }
 
     // Neighbouring items share their panels, so that threads read the same weights at about the same time.
     Part part(const Product& product, const Step& step, int64_t item) const {
-        const int64_t row = item % num_row_items * rows;
-        const int64_t panel = item / num_row_items;
-        const int64_t output = panel * num_panels / num_panel_items * kPanelOutputs;
-        const int64_t end = (panel + 1) * num_panels / num_panel_items * kPanelOutputs;
-        return {row, smaller(row + rows, step.num_rows), output, smaller(end, product.outputs)};
+        const int64_t rows = item % num_row_items, panels = item / num_row_items;
+        const int64_t end_row = (rows + 1) * num_tiles / num_row_items * kTileRows;
+        const int64_t end = (panels + 1) * num_panels / num_panel_items * kPanelOutputs;
+        return {rows * num_tiles / num_row_items * kTileRows, smaller(end_row, step.num_rows),
+                panels * num_panels / num_panel_items * kPanelOutputs, smaller(end, product.outputs)};
     }
 };
 

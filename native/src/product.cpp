@@ -8,29 +8,34 @@
 
 namespace tv::TV_TARGET {
 
-// Elements of x that a tile of rows runs through before the next tile has its turn, so that their block [12, 256] stays
-// in L1; what tiles read of some panels meanwhile, and the sums, stay in L2. Where there is no next tile, a block is as
-// deep as its memory holds, and panels are read as streams.
-// Padding keeps rows of a block from falling into the same cache set, as rows of x itself often do.
-constexpr int64_t kDepth = 256;
+// Elements of x that a tile of twelve rows has at once, so that they stay in L1: what all tiles read of a panel
+// meanwhile, their x and the sums stay in L2. A tile of fewer rows has as much memory, and more elements.
+// Padding keeps rows of x, and of sums, from falling into the same cache set.
+constexpr int64_t kDepth = 320;
 constexpr int64_t kPadding = 16;
-constexpr int64_t kBlockElements = kTileRows * (kDepth + kPadding);
-constexpr int64_t kNumSums = kManyRows * kManyPanels * kPanelOutputs;
+constexpr int64_t kTileElements = kTileRows * (kDepth + kPadding);
+constexpr int64_t kNumSums = kManyRows * (kManyPanels * kPanelOutputs + kPadding);
 
-// From one row of a block of x to the next.
-constexpr int64_t x_stride(int64_t rows) { return kBlockElements / rows; }
+// From one row of a tile's x to the next.
+constexpr int64_t x_stride(int64_t rows) { return kTileElements / rows; }
 
-// How rows share the memory of a block: they go through so many inputs at once, a multiple of kGroupInputs so that a
-// block begins with a group, and each has sums of so many outputs.
+// How rows share the memory that there is: as tiles of about as many rows each, since one of a few waits for its own
+// sums. They go through `depth` inputs before the next have their turn, which begin with a group; and each row has sums
+// of so many outputs.
 struct Blocking {
-    int64_t depth, sum_stride;
+    int64_t num_rows, num_tiles, depth, outputs, sum_stride;
 
-    Blocking(int64_t num_rows, int64_t element_inputs) {
-        const int64_t elements = x_stride(smaller(num_rows, kTileRows)) - kPadding;
-        depth = elements * element_inputs / kGroupInputs * kGroupInputs;
-        const int64_t panels = num_rows <= kTileRows ? kNumSums / (num_rows * kPanelOutputs) : kManyPanels;
-        sum_stride = panels * kPanelOutputs;
+    Blocking(int64_t rows, int64_t inputs, int64_t element_inputs)
+        : num_rows(rows), num_tiles(ceil_div(rows, kTileRows)),
+          outputs((kNumSums / rows - kPadding) / kPanelOutputs * kPanelOutputs), sum_stride(outputs + kPadding) {
+        const int64_t elements = x_stride(ceil_div(rows, num_tiles)) - kPadding;
+        const int64_t deepest = elements * element_inputs / kGroupInputs * kGroupInputs;
+        const int64_t num_blocks = ceil_div(inputs, deepest);
+        depth = ceil_div(ceil_div(inputs, num_blocks), kGroupInputs) * kGroupInputs;
     }
+
+    int64_t first_row(int64_t tile) const { return tile * num_rows / num_tiles; }
+    int64_t rows_of(int64_t tile) const { return first_row(tile + 1) - first_row(tile); }
 };
 static_assert(kDepth % kGroupInputs == 0);
 
@@ -42,13 +47,21 @@ struct Tile {
     int64_t sum_stride;
 };
 
+// What is fetched into L2 while a tile runs: the block of a panel that comes next, each tile an equal share of its
+// bytes, so that memory has all the time that arithmetic takes. A block is too short for the hardware to notice in time
+// that it is a stream (8 rows of a whole model, two threads of a Zen 4: 17.9 → 12.6 ms).
+struct Fetch {
+    const char* block;
+    int64_t tile, turn_bytes;  // which share; of a turn
+};
+
 // Chains of ROWS × COLUMNS · lanes outputs, from `column` of the panel on, in so many turns. Weights are widened
 // for every tile: made float32 once for many tiles they were slower (97 in place of 107 GFLOP/s for 48 rows on one core
 // of a Zen 4), since the units that widen have nothing else to do and twice the bytes come from L2.
-// On the way it fetches into L2 what comes after: a block is too short for the hardware to notice in time that it is a
-// stream (8 rows of a whole model, two threads of a Zen 4: 17.9 → 12.6 ms). A few rows are faster without.
+// `ahead` is fetched meanwhile, so many bytes with each turn. A few rows are faster without.
 template <int ROWS, int COLUMNS, class Panel>
-TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const Tile<Panel>& tile, int64_t turns) {
+TV_INLINE void run_tile(const Panel& panel, const char* ahead, int64_t ahead_bytes, int column, const Tile<Panel>& tile,
+                        int64_t turns) {
     using Chain = typename Panel::Chain;
     Vec sums[ROWS][COLUMNS];
     const auto stored = [&](int r, int c) { return tile.sums + r * tile.sum_stride + (column + c) * kLanes; };
@@ -57,9 +70,7 @@ TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const 
     }
     for (int64_t turn = 0; turn < turns; ++turn) {
         if constexpr (ROWS >= Panel::kFetchRows) {
-            constexpr int64_t share = Panel::kTurnBytes * COLUMNS / kPanelColumns;  // of a turn's bytes, these columns'
-            const char* ahead = next + turn * Panel::kTurnBytes + share * column / COLUMNS;
-            TV_UNROLL for (int64_t line = 0; line < share; line += 64) prefetch(ahead + line);
+            for (int64_t line = 0; line < ahead_bytes; line += 64) prefetch(ahead + turn * ahead_bytes + line);
         }
         TV_UNROLL for (int i = Chain::kTurn - 1; i >= 0; --i) {
             typename Chain::Factor weight[COLUMNS];
@@ -85,22 +96,26 @@ TV_INLINE void run_tile(const Panel& panel, const char* next, int column, const 
     }
 }
 
-// A block of a panel, its inputs from `input` on; `next` is the block that comes after it.
+// A block of a panel, its inputs from `input` on.
 template <int ROWS, class Panel>
-static void run_panel(int64_t rows, const char* stored, const char* next, int64_t input, int64_t depth,
+static void run_panel(int64_t rows, const char* stored, const Fetch& fetch, int64_t input, int64_t depth,
                       const Tile<Panel>& tile) {
     if constexpr (ROWS > 1) {
-        if (rows < ROWS) return run_panel<ROWS - 1, Panel>(rows, stored, next, input, depth, tile);
+        if (rows < ROWS) return run_panel<ROWS - 1, Panel>(rows, stored, fetch, input, depth, tile);
     }
     using Chain = typename Panel::Chain;
     // As much of a panel's width as there are registers for, so that it is read as one stream.
     constexpr int columns = ROWS * kPanelColumns <= kAccumulators ? kPanelColumns : kTileColumns;
+    constexpr int64_t times = kPanelColumns / columns;
+    const int64_t ahead_bytes = ceil_div(fetch.turn_bytes, times);
     for (int64_t from = 0; from < depth; from += Panel::kRun) {
         const Panel panel(stored, input + from);
         const int64_t turns = ceil_div(smaller(Panel::kRun, depth - from), Chain::kInputs * Chain::kTurn);
         for (int column = 0; column < kPanelColumns; column += columns) {
             const Tile<Panel> of_run = {tile.x + from / Chain::kInputs, tile.sums, tile.sum_stride};
-            run_tile<ROWS, columns>(panel, next + Panel::bytes(from), column, of_run, turns);
+            const int64_t share = fetch.tile * times + column / columns;
+            const char* ahead = fetch.block + Panel::bytes(from) + share * turns * ahead_bytes;
+            run_tile<ROWS, columns>(panel, ahead, ahead_bytes, column, of_run, turns);
         }
     }
 }
@@ -139,28 +154,38 @@ static void clear(const Part& part, float* sums, const Blocking& by) {
     }
 }
 
-// As many rows and outputs as `by` has room for.
+// As many rows and outputs as `by` has room for. `goes_on`: the thread has the outputs after them next.
 template <class Panel>
-static void run_block(const Product& product, const Part& part, const Blocking& by) {
+static void run_block(const Product& product, const Part& part, const Blocking& by, bool goes_on) {
     using Chain = typename Panel::Chain;
     alignas(64) float sums[kNumSums];
-    alignas(64) typename Chain::Element x[kBlockElements];
-    const auto panel_of = [&](int64_t output) {
-        return product.weight + output / kPanelOutputs * Panel::bytes(product.inputs);
+    alignas(64) typename Chain::Element x[kManyRows / kTileRows * kTileElements];
+    const auto block_at = [&](int64_t output, int64_t input) {
+        return product.weight + output / kPanelOutputs * Panel::bytes(product.inputs) + Panel::bytes(input);
     };
+    const int64_t turn_bytes = ceil_div(Panel::kTurnBytes, by.num_tiles);
     clear(part, sums, by);
     for (int64_t k = 0; k < product.inputs; k += by.depth) {
         const int64_t depth = smaller(by.depth, product.inputs - k);
-        const int64_t next_k = k + depth < product.inputs ? k + depth : k;
-        for (int64_t row = 0; row < part.num_rows(); row += kTileRows) {
-            const int64_t rows = smaller(kTileRows, part.num_rows() - row);
-            take_block<Chain>(product, part.first_row + row, rows, k, depth, x);
-            for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
-                const bool is_last = output + kPanelOutputs >= part.end_output;
-                const char* next = is_last ? panel_of(part.first_output) + Panel::bytes(next_k)
-                                           : panel_of(output + kPanelOutputs) + Panel::bytes(k);
-                const Tile<Panel> tile = {x, sums + row * by.sum_stride + output - part.first_output, by.sum_stride};
-                run_panel<kTileRows, Panel>(rows, panel_of(output), next, k, depth, tile);
+        for (int64_t tile = 0; tile < by.num_tiles; ++tile) {
+            const int64_t first_row = part.first_row + by.first_row(tile);
+            take_block<Chain>(product, first_row, by.rows_of(tile), k, depth, x + tile * kTileElements);
+        }
+        const bool is_end = k + depth == product.inputs;
+        for (int64_t output = part.first_output; output < part.end_output; output += kPanelOutputs) {
+            // At the end nothing is known to come: what is there already costs nothing to fetch.
+            const char* next = block_at(output, k);
+            if (output + kPanelOutputs < part.end_output) {
+                next = block_at(output + kPanelOutputs, k);
+            } else if (!is_end) {
+                next = block_at(part.first_output, k + depth);
+            } else if (goes_on) {
+                next = block_at(part.end_output, 0);
+            }
+            for (int64_t tile = 0; tile < by.num_tiles; ++tile) {
+                float* of_tile = sums + by.first_row(tile) * by.sum_stride + output - part.first_output;
+                run_panel<kTileRows, Panel>(by.rows_of(tile), block_at(output, 0), {next, tile, turn_bytes}, k, depth,
+                                            {x + tile * kTileElements, of_tile, by.sum_stride});
             }
         }
     }
@@ -172,9 +197,10 @@ static void run_part(const Product& product, const Part& part) {
     const NoDenormals no_denormals(Panel::Chain::kFlushes);
     for (int64_t row = part.first_row; row < part.end_row; row += kManyRows) {
         const int64_t end_row = smaller(row + kManyRows, part.end_row);
-        const Blocking by(end_row - row, Panel::Chain::kInputs);
-        for (int64_t output = part.first_output; output < part.end_output; output += by.sum_stride) {
-            run_block<Panel>(product, {row, end_row, output, smaller(output + by.sum_stride, part.end_output)}, by);
+        const Blocking by(end_row - row, product.inputs, Panel::Chain::kInputs);
+        for (int64_t output = part.first_output; output < part.end_output; output += by.outputs) {
+            const int64_t end = smaller(output + by.outputs, part.end_output);
+            run_block<Panel>(product, {row, end_row, output, end}, by, end < part.end_output);
         }
     }
 }

@@ -5,9 +5,9 @@
 
 namespace tv::TV_TARGET {
 
-// The most rows and panels that go through their inputs together.
+// The most rows that go through their inputs together, and the panels for which so many have room; fewer have more.
 constexpr int64_t kManyRows = 8 * kTileRows;
-constexpr int64_t kManyPanels = 4;
+constexpr int64_t kManyPanels = 8;
 
 struct Product {
     const Operand *x, *out;  // of float32, `parts` rows in each of theirs, side by side

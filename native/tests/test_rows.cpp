@@ -354,9 +354,13 @@ void test_rows(const Setting& setting) {
                 }
             }
         }
-        test_linear(setting, 2, 7001, 33, dtype, false);  // deeper than a block of one row
+        test_linear(setting, 2, 7001, 33, dtype, false);   // deeper than a block of one row
+        test_linear(setting, 13, 1401, 33, dtype, true);   // and than one of several tiles
+        test_linear(setting, 49, 65, 545, dtype, false);   // more outputs than so many rows have sums for
     }
     test_linear_int8(setting, 2, 7001, 33);
+    test_linear_int8(setting, 13, 1401, 33);
+    test_linear_int8(setting, 49, 65, 545);
     for (const int64_t rows : sizes({1, 13}, {2, 6, 7, 97})) {
         for (const int64_t inputs : sizes({1, 321}, {63, 64, 65, 576})) {
             for (const int64_t outputs : sizes({33}, {1, 32, 129})) test_linear_int8(setting, rows, inputs, outputs);
