@@ -15,6 +15,8 @@ ContainerKind = Literal["none", "docker", "containerd", "kubernetes", "podman", 
 
 @dataclass(frozen=True)
 class Cpus:
+    """The processors, and which of them the process that read may run on."""
+
     model: str | None
     features: tuple[str, ...] | None  # the instruction sets that choose a kernel target, of those this CPU has
     online: tuple[int, ...] | None
@@ -25,6 +27,8 @@ class Cpus:
 
 @dataclass(frozen=True)
 class HugePages:
+    """The huge pages of one size that a node has reserved."""
+
     page_bytes: int
     total: int  # pages reserved on the node
     free: int
@@ -32,6 +36,8 @@ class HugePages:
 
 @dataclass(frozen=True)
 class NumaNode:
+    """A node: its CPUs, its memory, and how far the others are."""
+
     id: int
     cpus: tuple[int, ...] | None
     memory_total_bytes: int | None
@@ -42,6 +48,8 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class Memory:
+    """The host's memory, over all nodes."""
+
     total_bytes: int | None
     available_bytes: int | None  # the kernel's estimate: free, and what it can reclaim without swapping
     transparent_huge_pages: PageMode | None
@@ -62,12 +70,16 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class ProcessLimit:
+    """A limit of the reading process, and how far it may raise it."""
+
     soft: Limit
     hard: Limit
 
 
 @dataclass(frozen=True)
 class ProcessLimits:
+    """Those limits of the reading process that bound a server."""
+
     open_files: ProcessLimit | None
     locked_memory_bytes: ProcessLimit | None
     processes: ProcessLimit | None
@@ -76,6 +88,8 @@ class ProcessLimits:
 
 @dataclass(frozen=True)
 class PciDevice:
+    """A device on the PCI bus, its link in gigatransfers per second and lanes."""
+
     address: str  # "0000:c1:00.0"
     class_code: int  # 24 bits: class, subclass, interface
     vendor: int
@@ -95,6 +109,8 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class DeviceNode:
+    """A file through which a driver is asked."""
+
     path: str  # "/dev/davinci0"
     mode: int | None  # permission bits
     uid: int | None
@@ -105,6 +121,8 @@ class DeviceNode:
 
 @dataclass(frozen=True)
 class Container:
+    """What the reading process is inside of."""
+
     kind: ContainerKind
     evidence: str  # what gave it away, or where nothing was found
 
@@ -126,6 +144,8 @@ class Filesystem:
 
 @dataclass(frozen=True)
 class PlacementFacts:
+    """All that a start reads of a host."""
+
     kernel: str | None
     architecture: str | None
     cpus: Cpus

@@ -10,6 +10,8 @@ DeviceName = Literal["cpu", "torch", "npu"]  # as a plan is asked for
 
 @dataclass(frozen=True)
 class Device:
+    """Where a model runs: the processor, its CPUs and its memory."""
+
     kind: Literal["cpu"]
     name: str  # for people: the processor's name
     memory_bytes: int | None  # what may be allocated on it now; None if unknown

@@ -38,6 +38,8 @@ class Landed(NamedTuple):
 
 @dataclass(frozen=True)
 class Flight:
+    """A step in the air, and where it will land."""
+
     begun: Begun
     landed: Future[Landed]
 

@@ -22,6 +22,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Step:
+    """A step that ran."""
+
     lane: LaneName
     num_tokens: int  # computed in it
     num_preemptions: int

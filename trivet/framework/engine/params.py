@@ -62,6 +62,8 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class _Range:
+    """What a parameter may be; both ends belong to it, where not said otherwise."""
+
     parameter: str
     kind: type[int] | type[float]
     low: float

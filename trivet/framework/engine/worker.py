@@ -31,28 +31,34 @@ class _Mailbox:
 
 @dataclass(frozen=True)
 class _Add:
+    """A request, and where its deltas go."""
+
     request: Request
     mailbox: _Mailbox
 
 
 @dataclass(frozen=True)
 class _Abort:
+    """A request to end, if it is still here."""
+
     request_id: str
 
 
 @dataclass(frozen=True)
 class _AbortAll:
-    pass
+    """Every request is to end."""
 
 
 @dataclass(frozen=True)
 class _TellWhenIdle:
+    """Somebody waits until nothing is in progress."""
+
     told: Future[None]
 
 
 @dataclass(frozen=True)
 class _Stop:
-    pass
+    """The thread is to end."""
 
 
 _Message = _Add | _Abort | _AbortAll | _TellWhenIdle | _Stop

@@ -42,6 +42,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Binding:
+    """What a device brings, and what it differs in."""
+
     bind: Callable[[Request], BoundPlan]
     run_samples: Callable[[str | None], Run]  # takes the CPU's kernel target, or None for the best
     describe: Callable[[str | None], str]  # what runs, for people

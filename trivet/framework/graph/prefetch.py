@@ -15,6 +15,8 @@ from trivet.operators.contract import operator_named
 
 @dataclass(frozen=True)
 class Prefetch:
+    """What is asked for while a node runs."""
+
     behind: str  # the first output of the node that is followed
     weight: str
     num_bytes: int  # from its beginning

@@ -37,6 +37,8 @@ class Template:
 
 @dataclass(frozen=True)
 class Rule:
+    """A pattern, and what stands in its place."""
+
     name: str
     pattern: str
     replacement: str
@@ -76,6 +78,8 @@ def joined_name(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class _Match:
+    """Where a pattern was found, and what its variables stand for."""
+
     nodes: tuple[int, ...]  # positions in graph.nodes, in the order of the pattern
     values: Mapping[str, str]  # variable → value
     attributes: Mapping[str, Attribute]

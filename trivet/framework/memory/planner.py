@@ -23,6 +23,8 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Placement:
+    """Where values lie in one range of memory."""
+
     offsets: dict[str, int]  # name → bytes from the start
     total_bytes: int
 

@@ -76,8 +76,13 @@ class LoadedModel:
     device: Device
     memory: Memory
     times: LoadTimes
-    weights: ReadReport  # how they came from storage
+    brought: PackageWeights
     tiers: Tiers | None = None  # behind the KV pool; whoever makes an engine of the plan gives it these
+
+    @property
+    def weights(self) -> ReadReport:
+        """How they came from storage."""
+        return self.brought.report
 
 
 def load(
@@ -164,7 +169,7 @@ def load(
     memory = Memory(package.weight_bytes, plan.pool_bytes, plan.activation_bytes, num_slots, layout.slot_tokens)
     return LoadedModel(
         package.source_name, package.config, package, plan, parsed[0], ChatTemplate(package.tokenizer), placed, memory,
-        times, brought.report, behind,
+        times, brought, behind,
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class Manifest:
+    """trivet.json, understood."""
+
     config: ModelConfig
     dtype: DType  # of weights and activations, where the graph does not say otherwise
     level: int  # of the passes the graph went through

@@ -25,6 +25,8 @@ from trivet.framework.model.tokenizer_files import TokenizerFiles, read_tokenize
 
 @dataclass(frozen=True)
 class Package:
+    """An open package, or one rank's part of it."""
+
     path: Path
     config: ModelConfig
     dtype: DType

@@ -18,6 +18,8 @@ _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 @dataclass(frozen=True)
 class TokenizerFiles:
+    """The files, read; nothing of them interpreted."""
+
     tokenizer: str  # the text of tokenizer.json
     tokenizer_config: Mapping[str, Any]  # without its chat template
     chat_template: str | None  # Jinja source

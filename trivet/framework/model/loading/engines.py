@@ -40,6 +40,8 @@ class Engine:
 
 @dataclass(frozen=True)
 class Choice:
+    """An engine, and why it is that one."""
+
     engine: Engine
     reason: str
 

@@ -47,6 +47,8 @@ class Extent:
 
 @dataclass(frozen=True)
 class Placement:
+    """Where the extents of some files lie in one arena."""
+
     extents: tuple[Extent, ...]  # in the order of the ranges given
     num_bytes: int  # of the arena, with all that direct reads may touch
 

@@ -49,7 +49,7 @@ class ReadReport:
     verified: int  # bytes compared with a checksum
     extents: tuple[ExtentReport, ...]
     arena_bytes: int
-    huge_bytes: int | None = None  # of the arena on huge pages; None if unknown
+    huge_bytes: int | None = None  # of the arena on huge pages; None if unknown, or not asked yet
     copy_s: float | None = None  # waited for copies to a device, part of `seconds`; None where there are none
     received_bytes: int = 0  # that another rank read, and sent
 
@@ -120,7 +120,7 @@ def read_into_arena(
             arena.close()
             raise
     places = {wanted.name: e.place_of(wanted) for e in placement.extents for wanted in e.ranges}
-    return arena, places, replace(report, huge_bytes=arena.huge_bytes())
+    return arena, places, report
 
 
 @contextmanager

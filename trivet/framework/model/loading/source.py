@@ -20,6 +20,8 @@ from trivet.framework.model.loading.extents import BLOCK_BYTES
 
 @dataclass(frozen=True)
 class FileFacts:
+    """What is true of a file, however much of it is read."""
+
     path: Path
     num_bytes: int
     filesystem: str | None  # its type, as in /proc/mounts; None if unknown

@@ -51,13 +51,16 @@ class PackageWeights:
         self._options = options
         self._times = times
         self._reports: list[ReadReport] = []
+        self._arena: Arena | None = None  # on the host
 
     def on_host(self, node: int | None, meanwhile: Callable[[], None]) -> Mapping[str, Array]:
         """All of them; `meanwhile` as `ReadOptions` has it."""
         with self._times.phase("read"):
-            read = read_package(self._folder, self._stored, replace(self._options, meanwhile=meanwhile), node)
-        self._reports.append(read.report)
-        return read.arrays
+            ranges, shapes = package_ranges(self._folder, self._stored), _package_shapes(self._stored)
+            options = replace(self._options, meanwhile=meanwhile)
+            arrays, self._arena, report = _read(ranges, shapes, options, node)
+        self._reports.append(report)
+        return arrays
 
     def bring(self, names: Sequence[str], memory_for: Callable[[int], Memory]) -> tuple[Memory, Mapping[str, int]]:
         """As `trivet.framework.graph.plan.Bring`."""
@@ -70,8 +73,10 @@ class PackageWeights:
 
     @property
     def report(self) -> ReadReport:
-        """How those came that were taken."""
-        return joined(self._reports)
+        """How those came that were taken. Which of the host's pages are huge the kernel is asked now: it looks
+        through all that the process has mapped, which takes a start as long as the host's facts."""
+        report = joined(self._reports)
+        return report if self._arena is None else replace(report, huge_bytes=self._arena.huge_bytes())
 
 
 def package_ranges(folder: Path, stored: Mapping[str, StoredWeight]) -> list[Range]:
@@ -87,8 +92,7 @@ def read_package(
 
     Raises CheckpointError (unreadable, too short, another checksum) and ResourceError (memory, an engine).
     """
-    shapes: dict[str, tuple[DType, tuple[int, ...]]] = {name: (each.dtype, each.shape) for name, each in stored.items()}
-    return _read(package_ranges(folder, stored), shapes, options, node)
+    return _with_pages(*_read(package_ranges(folder, stored), _package_shapes(stored), options, node))
 
 
 def read_checkpoint(folder: Path, options: ReadOptions, node: int | None = None) -> Weights:
@@ -98,7 +102,7 @@ def read_checkpoint(folder: Path, options: ReadOptions, node: int | None = None)
     that NumPy cannot hold.
     """
     ranges, shapes = checkpoint_ranges(folder)
-    return _read(ranges, shapes, options, node)
+    return _with_pages(*_read(ranges, shapes, options, node))
 
 
 def checkpoint_ranges(folder: Path) -> tuple[list[Range], dict[str, tuple[DType, tuple[int, ...]]]]:
@@ -130,16 +134,24 @@ def stored_tensors(folder: Path) -> list[tuple[Path, StoredTensor]]:
     return [(file, tensor) for file in files for tensor in SAFETENSORS.read_header(file)]
 
 
+def _package_shapes(stored: Mapping[str, StoredWeight]) -> dict[str, tuple[DType, tuple[int, ...]]]:
+    return {name: (each.dtype, each.shape) for name, each in stored.items()}
+
+
+def _with_pages(arrays: Mapping[str, Array], arena: Arena, report: ReadReport) -> Weights:
+    return Weights(arrays, replace(report, huge_bytes=arena.huge_bytes()))
+
+
 def _read(
     ranges: Iterable[Range],
     shapes: Mapping[str, tuple[DType, tuple[int, ...]]],
     options: ReadOptions,
     node: int | None,
-) -> Weights:
+) -> tuple[Mapping[str, Array], Arena, ReadReport]:
     arena, places, report = read_into_arena(ranges, lambda num_bytes: Arena(num_bytes, "weights", node=node), options)
     arrays = {
         # A tensor without elements is nowhere.
         name: arena.view(places.get(name, 0), shape, storage(dtype))
         for name, (dtype, shape) in shapes.items()
     }
-    return Weights(arrays, report)
+    return arrays, arena, report
