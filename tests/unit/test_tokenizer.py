@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,11 @@ from trivet.base.errors import CheckpointError, RequestError
 from trivet.framework.model.chat_template import ChatTemplate
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.framework.model.tokenizer_files import TokenizerFiles, read_tokenizer_files, write_tokenizer_files
+from trivet.framework.model.tokenizer_merges import joined_merges
 
 FILES = read_tokenizer_files(TINY / "llama", {})
 TOKENIZER = Tokenizer(FILES)
-LIBRARY = Library.from_str(FILES.tokenizer)
+LIBRARY = Library.from_buffer(FILES.tokenizer)
 QUESTION = [{"role": "user", "content": "What is 17 + 25?"}]
 
 
@@ -53,7 +56,7 @@ def test_any_tokens_stream_to_the_text_that_the_tokenizers_package_gives_for_all
 @given(st.text("ab\n é🎉"))
 def test_so_do_the_tokens_of_a_text_in_byte_fallback(text):
     library = sentencepiece()
-    tokenizer = Tokenizer(files(library.to_str()))
+    tokenizer = Tokenizer(files(library.to_str().encode()))
     ids = library.encode(text).ids
 
     assert library.decode(ids) == tokenizer.decode(ids)
@@ -61,7 +64,7 @@ def test_so_do_the_tokens_of_a_text_in_byte_fallback(text):
 
 @given(st.lists(st.integers(0, 300), max_size=40))
 def test_byte_tokens_that_are_no_text_do_not_stop_a_stream(ids):
-    tokenizer = Tokenizer(files(sentencepiece().to_str()))
+    tokenizer = Tokenizer(files(sentencepiece().to_str().encode()))
     bytes_of_all = b"".join(tokenizer.token_bytes(i) for i in ids)
 
     assert bytes_of_all.decode(errors="replace").removeprefix(" ") == tokenizer.decode(ids)
@@ -98,7 +101,7 @@ def test_tokens_by_themselves():
     assert (b"\xc3", "\ufffd") == (TOKENIZER.token_bytes(half), TOKENIZER.token_text(half))
     assert (b"", "") == (TOKENIZER.token_bytes(99_999), TOKENIZER.token_text(99_999))
     assert [b"<s>", b" a", b"b", b"\n"] == [
-        Tokenizer(files(sentencepiece().to_str())).token_bytes(i) for i in (0, 1, 2, 3 + 10)
+        Tokenizer(files(sentencepiece().to_str().encode())).token_bytes(i) for i in (0, 1, 2, 3 + 10)
     ]
 
 
@@ -116,9 +119,9 @@ def test_every_published_end_token_ends():
 
 
 def with_bos_template():
-    library = Library.from_str(FILES.tokenizer)
+    library = Library.from_buffer(FILES.tokenizer)
     library.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", 0)])
-    return library.to_str()
+    return library.to_str().encode()
 
 
 @pytest.mark.parametrize(
@@ -140,19 +143,20 @@ def test_bos_is_added_once_as_the_files_say(tokenizer, config, has_bos):
 
 
 def test_settings_left_over_from_training_do_not_cut_a_prompt():
-    library = Library.from_str(FILES.tokenizer)
+    library = Library.from_buffer(FILES.tokenizer)
     library.enable_truncation(4)
     library.enable_padding(length=64)
+    settled = Tokenizer(files(library.to_str().encode()))
     text = "a somewhat longer prompt"
 
-    assert TOKENIZER.encode(text, add_special=True) == Tokenizer(files(library.to_str())).encode(text, add_special=True)
+    assert TOKENIZER.encode(text, add_special=True) == settled.encode(text, add_special=True)
 
 
 def test_sizes_are_those_of_the_file():
     assert 512 == TOKENIZER.vocab_size
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"model": {"type": "no"}}'])
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b'{"model": {"type": "no"}}'])
 def test_a_tokenizer_that_is_none_is_refused(text):
     with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be used"):
         Tokenizer(files(text))
@@ -161,6 +165,32 @@ def test_a_tokenizer_that_is_none_is_refused(text):
 def test_an_end_token_that_is_no_id_is_refused():
     with pytest.raises(CheckpointError, match="eos_token_id is '</s>'"):
         Tokenizer(files(generation={"eos_token_id": "</s>"}))
+
+
+@given(
+    st.lists(st.tuples(st.text("ab #", max_size=3), st.text("ab\né", max_size=2)), unique=True, max_size=6),
+    st.booleans(),
+)
+def test_merges_as_texts_make_the_same_tokenizer(pairs, is_marked):
+    pairs = pairs + [("#version", "s")] * is_marked
+    tokens = dict.fromkeys(token for left, right in pairs for token in (left, right, left + right))
+    vocab = {token: i for i, token in enumerate(tokens)}
+    published = Library(models.BPE(vocab, pairs)).to_str()
+
+    assert published == Library.from_buffer(joined_merges(published.encode())).to_str()
+
+
+@pytest.mark.parametrize("merges", [[["a b", "c"]], [["#version", "s"]], ["a b"], [["a", 1]], [["a", "\ud800"]], []])
+def test_merges_that_texts_would_not_tell_stay_as_they_are(merges):
+    tokenizer = json.dumps({"model": {"merges": merges}}).encode()
+
+    assert tokenizer == joined_merges(tokenizer)
+
+
+def test_a_published_tokenizer_gets_its_merges_as_texts_and_what_is_none_is_left_alone():
+    assert "Ġ t" == json.loads(joined_merges(FILES.tokenizer))["model"]["merges"][0]
+    assert LIBRARY.to_str() == Library.from_buffer(joined_merges(FILES.tokenizer)).to_str()
+    assert (b"{}", b"\xff") == (joined_merges(b"{}"), joined_merges(b"\xff"))
 
 
 def test_files_are_written_as_they_were_read(tmp_path):

@@ -17,7 +17,7 @@ class ChatTemplate:
     """Messages to the text that the model was trained to continue. Safe to use from several threads."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        self._files = replace(files, tokenizer="")  # megabytes, of which no template knows
+        self._files = replace(files, tokenizer=b"")  # megabytes, of which no template knows
 
     def compile(self) -> JinjaTemplate:
         """Raises CheckpointError when the template is there and does not compile: a conversion asks beforehand."""

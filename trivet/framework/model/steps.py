@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from trivet.framework.model.manifest import Manifest, StoredWeight
 from trivet.framework.model.pieces import cut
 from trivet.framework.model.shards import SHARD_BYTES, Shard, plan_shards, stored_bytes
 from trivet.framework.model.tokenizer_files import write_tokenizer_files
+from trivet.framework.model.tokenizer_merges import joined_merges
 from trivet.framework.model.verification import Verification, verify
 
 Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
@@ -170,7 +171,7 @@ def inject_weights(conversion: Conversion) -> tuple[str, str]:
             f"{conversion.checkpoint.path} changed while it was converted", "wait until it is complete, convert again"
         )
     tokenizer = conversion.checkpoint.tokenizer
-    write_tokenizer_files(tokenizer, conversion.folder)
+    write_tokenizer_files(replace(tokenizer, tokenizer=joined_merges(tokenizer.tokenizer)), conversion.folder)
     published = published_config(conversion.checkpoint.config, conversion.wanted.dtype, tokenizer.generation_config)
     write_json(conversion.folder / "config.json", published)
     kept = f", {num_kept} shards were there" if num_kept else ""

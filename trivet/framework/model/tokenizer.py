@@ -19,7 +19,7 @@ class Tokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         """Raises CheckpointError when tokenizer.json is not one, or names special tokens that it does not have."""
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(files.tokenizer)
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(files.tokenizer)
             # Its own state, a hundred bytes: the file, megabytes of JSON, would be parsed twice.
             decoder = json.loads(self._tokenizer.decoder.__getstate__()) if self._tokenizer.decoder else None
         except Exception as error:  # the tokenizers package raises bare Exception

@@ -20,7 +20,7 @@ _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 class TokenizerFiles:
     """The files, read; nothing of them interpreted."""
 
-    tokenizer: str  # the text of tokenizer.json
+    tokenizer: bytes  # tokenizer.json
     tokenizer_config: Mapping[str, Any]  # without its chat template
     chat_template: str | None  # Jinja source
     generation_config: Mapping[str, Any]
@@ -42,9 +42,8 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
             "write it once with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
         )
     try:
-        # As bytes: megabytes at once are decoded in a third of the time of a text file's pieces.
-        tokenizer = path.read_bytes().decode()
-    except (OSError, ValueError) as error:
+        tokenizer = path.read_bytes()
+    except OSError as error:
         raise CheckpointError(f"{path} is not readable: {error}", "copy the file again") from None
     tokenizer_config = _optional_json(folder / "tokenizer_config.json") or {}
     generation_config = _optional_json(folder / "generation_config.json")
@@ -60,7 +59,7 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
 
 def write_tokenizer_files(files: TokenizerFiles, folder: Path) -> None:
     """Such that `read_tokenizer_files` gives `files` back."""
-    (folder / "tokenizer.json").write_text(files.tokenizer, encoding="utf-8")
+    (folder / "tokenizer.json").write_bytes(files.tokenizer)
     write_json(folder / "tokenizer_config.json", files.tokenizer_config)
     write_json(folder / "generation_config.json", files.generation_config)
     if files.chat_template is not None:

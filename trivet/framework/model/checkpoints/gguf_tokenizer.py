@@ -80,7 +80,7 @@ def read_gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> TokenizerFil
     generation = {"bos_token_id": bos, "eos_token_id": sorted(end_ids), "pad_token_id": ids["padding"]}
     template = metadata.get("tokenizer.chat_template")
     return TokenizerFiles(
-        tokenizer=tokenizer.to_str(),
+        tokenizer=tokenizer.to_str().encode(),
         tokenizer_config={
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
