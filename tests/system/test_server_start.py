@@ -1,5 +1,6 @@
 """`trivet serve` that does not come to serve: an error that can be mended, or a signal; never a traceback or a hang."""
 
+import os
 import shutil
 import signal
 import socket
@@ -61,6 +62,20 @@ def test_a_damaged_package_is_an_error_of_two_lines_and_the_server_is_gone(
     assert said[0].startswith("trivet: ")
     assert words in said[0]
     assert 2 == len(said)
+
+
+@pytest.mark.parametrize("before", [None, "3"])
+def test_numpy_is_imported_without_threads_and_what_the_environment_says_of_them_stays(before: str | None) -> None:
+    program = (
+        "import os\nfrom trivet.cli.serve import import_numpy\nimport_numpy()\n"
+        "print('numpy' in __import__('sys').modules, len(os.listdir('/proc/self/task')),"
+        " os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    environ |= {} if before is None else {"OPENBLAS_NUM_THREADS": before}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+
+    assert f"True 1 {before}\n" == done.stdout
 
 
 def test_a_port_in_use_is_told_before_the_model_is_looked_at() -> None:

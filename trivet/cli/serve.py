@@ -35,6 +35,7 @@ def serve(
         # Until the model is open nearly all that is made stays: to look for what does not made a start a tenth longer.
         gc.disable()
         stack.callback(gc.enable)
+        import_numpy()
         from concurrent.futures import ThreadPoolExecutor
 
         from trivet._native import trim_heap
@@ -69,6 +70,24 @@ def serve(
         del loaded
         trim_heap()
         server.wait_for_signal()
+
+
+def import_numpy() -> None:
+    """Import NumPy without threads for its BLAS, which nothing that is served calls.
+
+    There would be one for each core, and each spins for 50 ms when it has begun: as long as NumPy is imported, and on
+    the cores that the weights are read by.
+    """
+    import os
+
+    name = "OPENBLAS_NUM_THREADS"  # read when the library is loaded
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    import numpy  # noqa: F401
+
+    del os.environ[name]
+    if before is not None:  # PyTorch may have an OpenBLAS of its own, and does use it
+        os.environ[name] = before
 
 
 def _answering(listener: socket, name: str, api_key: str | None) -> tuple[Service, Server]:

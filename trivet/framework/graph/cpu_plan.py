@@ -6,6 +6,7 @@ operators, and nothing is allocated.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import copy
 
@@ -232,13 +233,15 @@ class _Activations:
         batch = [name for name in graph.inputs if name not in caches]
         caches.update(made for node in graph.nodes for made, _ in continued(node))
         made = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
+        parts: dict[str, list[str]] = defaultdict(list)
+        for part, (whole, _) in part_of.items():
+            parts[whole].append(part)
         self.strides: dict[str, int] = {}
         lifetimes = [Lifetime(name, self._bytes(graph, name, sizes), -1, len(graph.nodes)) for name in batch]
         for name, first in made.items():
             if name in caches or name in part_of:
                 continue
-            parts = [part for part, (whole, _) in part_of.items() if whole == name]
-            last = max(last_use.get(user, first) for user in (name, *parts))
+            last = max(last_use.get(user, first) for user in (name, *parts[name]))
             lifetimes.append(Lifetime(name, self._bytes(graph, name, sizes), first, last))
         placement = place(lifetimes, alignment=ROW_ALIGNMENT)
         self.offsets = dict(placement.offsets)

@@ -48,18 +48,16 @@ def place(lifetimes: Sequence[Lifetime], alignment: int = 64, guard: int = 0) ->
     """
     assert len({value.name for value in lifetimes}) == len(lifetimes), "two values have one name"
     offsets: dict[str, int] = {}
-    placed: list[Lifetime] = []
+    placed: list[tuple[int, int, int, int]] = []  # first and last step, begin and end in bytes
     total_bytes = 0
     for value in sorted(lifetimes, key=lambda value: (-value.num_bytes, value.first, value.name)):
         size = align_up(value.num_bytes + guard, alignment)
-        taken = sorted(
-            (offsets[other.name], offsets[other.name] + align_up(other.num_bytes + guard, alignment))
-            for other in placed
-            if _meet(value, other)
-        )
-        offsets[value.name] = _tightest_gap(taken, size)
-        total_bytes = max(total_bytes, offsets[value.name] + size)
-        placed.append(value)
+        first, last = value.first, value.last
+        # Every value against every other, without a call: so a start takes milliseconds less.
+        taken = sorted((begin, end) for since, until, begin, end in placed if first <= until and since <= last)
+        offsets[value.name] = begin = _tightest_gap(taken, size)
+        total_bytes = max(total_bytes, begin + size)
+        placed.append((first, last, begin, begin + size))
     return Placement(offsets, total_bytes)
 
 
