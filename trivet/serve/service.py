@@ -11,19 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from trivet.base.errors import UnavailableError
 from trivet.base.units import MIB
 from trivet.framework.engine.cost_model import CostModel, calibrated, guessed
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.kv_counts import KvCounts
-from trivet.framework.engine.lane_choice import AskedLanes, choose_lanes
 from trivet.framework.engine.metrics import EngineMetrics
 from trivet.framework.engine.targets import Targets
 from trivet.framework.engine.worker import AsyncEngine
 from trivet.framework.graph.plan import Plan
-from trivet.framework.graph.side_by_side import SideBySide
 from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.chat_template import ChatTemplate
@@ -32,6 +30,10 @@ from trivet.framework.model.system_prompt import system_prompt_tokens
 from trivet.framework.model.tokenizer import Tokenizer
 from trivet.serve.errors import HttpError
 from trivet.serve.log import event
+
+if TYPE_CHECKING:  # imported by who asks for two lanes
+    from trivet.framework.engine.lane_choice import AskedLanes
+    from trivet.framework.graph.side_by_side import SideBySide
 
 _log = logging.getLogger("trivet.serve")
 
@@ -98,8 +100,11 @@ def start_loaded(
     memory = loaded.memory
     _log.info(event("loaded", model=name, duration_ms=loaded.times.total * 1e3, weight_bytes=memory.weight_bytes,
                     kv_pool_bytes=memory.kv_bytes, activation_bytes=memory.activation_bytes))  # fmt: skip
-    bound, choice = choose_lanes(loaded.plan, loaded.device.cpus, lanes)
+    bound: SideBySide | None = None
     if lanes != "1":
+        from trivet.framework.engine.lane_choice import choose_lanes
+
+        bound, choice = choose_lanes(loaded.plan, loaded.device.cpus, lanes)
         added = 0 if bound is None else bound.activation_bytes
         for line in choice.lines:
             _log.info(

@@ -15,7 +15,6 @@ from trivet.framework.engine.chunk import Chunk
 from trivet.framework.graph.cost import StepCost, step_cost
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.plan import BoundPlan
-from trivet.framework.graph.profile import one_sequence
 
 _GAIN = 0.1  # of an error, how much one step corrects: slower than noise, faster than a change of the machine's clock
 _MAX_ERROR = 1.0  # of its predicted time: a step that met something else teaches no more than this
@@ -160,6 +159,8 @@ def guessed(graph: Graph) -> CostModel:
 
 def calibrated(plan: BoundPlan, clock: Callable[[], float] = time.perf_counter) -> CostModel:
     """A model of `plan` on this device, fitted to a few steps that are run now. Nothing else may use the plan."""
+    from trivet.framework.graph.profile import one_sequence  # a start that promises no times measures nothing
+
     model = CostModel(step_cost(plan.graph), Rates(), overlaps=False)
     room = min(plan.limits.max_context, plan.num_slots * plan.slot_tokens, _PROBE_CONTEXT)
     many = min(plan.limits.max_tokens, room, _PROBE_TOKENS)

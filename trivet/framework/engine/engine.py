@@ -10,6 +10,7 @@ from collections.abc import Sequence as Tokens
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count, repeat
+from typing import TYPE_CHECKING
 
 from trivet._native import Sampler
 from trivet.base.dtypes import Array
@@ -34,10 +35,12 @@ from trivet.framework.engine.targets import Targets, refusal
 from trivet.framework.engine.text import StreamingTokenizer, TextOutput
 from trivet.framework.engine.wait import Stay, first_token_wait_s
 from trivet.framework.graph.plan import Plan
-from trivet.framework.graph.side_by_side import SideBySide
 from trivet.framework.memory.file_tier import FileCounts
 from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 from trivet.framework.memory.tiers import TierCounts, Tiers
+
+if TYPE_CHECKING:  # imported by who asks for two lanes
+    from trivet.framework.graph.side_by_side import SideBySide
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from trivet.framework.memory.arena import Arena
 from trivet.framework.model.checkpoints.digest import check_exists
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.read import ReadOptions, ReadReport, joined, read_into_arena
-from trivet.framework.model.loading.staging import read_to_device
 from trivet.framework.model.loading.times import LoadTimes
 from trivet.framework.model.manifest import StoredWeight
 
@@ -64,6 +63,8 @@ class PackageWeights:
 
     def bring(self, names: Sequence[str], memory_for: Callable[[int], Memory]) -> tuple[Memory, Mapping[str, int]]:
         """As `trivet.framework.graph.plan.Bring`."""
+        from trivet.framework.model.loading.staging import read_to_device  # a host without a device does without
+
         ranges = package_ranges(self._folder, {name: self._stored[name] for name in names})
         with self._times.phase("read"):
             memory, places, report = read_to_device(ranges, memory_for, self._options)
