@@ -3,8 +3,9 @@
     python benchmarks/kv_fetch.py [MODEL] [--ratio 0.8]
 
 A prompt whose beginning is in files and whose end is new, from a store that is slowed down so that reading takes RATIO
-of the time that computing the end does. Once with blocks that come while the step runs, layer by layer, and once with
-blocks that are all there before it begins. Rows go to results/kv_fetch.csv.
+of the time that computing the end does. Once with blocks that come while the step runs, layer by layer and block by
+block, and once with blocks that are all there before it begins. Of a model with few layers, `--layers`, the first
+layer's pieces are a large part of all. Rows go to results/kv_fetch.csv.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from trivet.framework.memory.slots import lay_out
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.kv_tiers import kv_identity
 from trivet.framework.model.loader import LoadedModel, load
+from trivet.serve.bench.peers.weights import first_layers
 from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.run import default_model
 from trivet.serve.bench.stamp import stamp
@@ -141,13 +143,19 @@ def first_token_s(engine: Engine, prompt: Sequence[int]) -> float:
 @click.option("--rest", type=click.IntRange(1), default=256, show_default=True, help="Tokens behind them")
 @click.option("--ratio", type=float, multiple=True, default=(0.5, 0.8, 2.0), show_default=True,
               help="Of reading to computing the rest")  # fmt: skip
+@click.option("--layers", type=click.IntRange(1), help="Take only the first layers of the model, a GGUF file")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
-def kv_fetch(model: Path | None, prefix: int, rest: int, ratio: tuple[float, ...], repeats: int) -> None:
+def kv_fetch(
+    model: Path | None, prefix: int, rest: int, ratio: tuple[float, ...], layers: int | None, repeats: int
+) -> None:
     """Measure, print, and append the rows to results/kv_fetch.csv."""
     settings = read_settings()
     path = model or default_model(settings.cache_dir)
     rows = []
     with TemporaryDirectory() as name:
+        if layers is not None:
+            source, path = path, Path(name) / f"{path.stem}-{layers}-layers.gguf"
+            first_layers(source, layers, path)
         for way in ("while computing", "before computing"):
             folder, is_ahead = Path(name) / way, way == "before computing"
             loaded = load(

@@ -23,23 +23,31 @@ class Team:
 
 class Gate:
     """Pieces that one thread brings and a step waits for. It fails by itself when somebody waits past `until_s` of
-    `time.monotonic`; who waits at a gate that has failed goes on at once."""
+    `time.monotonic`; who waits at a gate that has failed goes on at once.
 
-    def __init__(self, until_s: float) -> None: ...
+    A piece is what one of `slots` has of one stream: the first stream's in the order of the slots, then the second's.
+    They are slots of one sequence, from its `first` on, and nobody else's."""
+
+    def __init__(self, until_s: float, first: int = 0, slots: Sequence[int] = ()) -> None: ...
     def advance(self) -> None:
         """One more piece has come."""
     def fail(self) -> None:
         """No more will come."""
-    def wait(self, num_pieces: int) -> None:
-        """Return when so many have come, or it has failed. Without the GIL."""
+    def wait(self, num_pieces: int) -> bool:
+        """Return when so many have come; False when it has failed. Without the GIL."""
     @property
     def has_failed(self) -> bool: ...
     @property
     def num_pieces(self) -> int:
         """How many have come."""
     @property
+    def num_slots(self) -> int: ...
+    @property
+    def num_waiting(self) -> int:
+        """Threads that wait now."""
+    @property
     def stalled_s(self) -> float:
-        """Seconds that `wait` took, and steps of programs waited."""
+        """Seconds in which at least one thread waited, until the last of them went on."""
 
 class Program:
     """Instructions in order, each bound to addresses."""
@@ -57,16 +65,16 @@ class Program:
         operands: Sequence[tuple[int, int, str]],
         integers: Sequence[int],
         numbers: Sequence[float],
+        stream: int | None = None,
     ) -> None:
-        """Append an instruction.
+        """Append an instruction. `stream`: which of the streams that come to gates it reads; it waits for each block of
+        it before it reads that.
 
         An operand is (address, bytes from row to row, "float32" | "bfloat16" | "int32"); address 0 is an absent
         optional. Vectors (tokens, positions, starts, rows, weights of norms, bias) are contiguous, panels too: their
-        stride is not used. Raises ValueError that says what was given and what the kernel takes.
+        stride is not used. Raises ValueError that says what was given and what the kernel takes; so does a stream for a
+        kernel that does not wait.
         """
-    def add_wait(self, num_pieces: int) -> None:
-        """Append an instruction: a run waits there for so many pieces at each of its gates. Raises ValueError unless
-        `num_pieces` is positive."""
     def run(
         self,
         team: Team,
@@ -77,7 +85,9 @@ class Program:
         gates: Sequence[Gate] = (),
     ) -> None:
         """Run every instruction in order, without the GIL. The wall time of each is added to `seconds`
-        [num_instructions] where given. Raises ValueError for a negative count or a `seconds` of another length."""
+        [num_instructions] where given. `gates`: what is still coming to sequences of this run, whose tokens are all
+        behind it; of a gate that fails, what the run makes of its sequence is anything. Raises ValueError for a
+        negative count, a `seconds` of another length, and gates without slots, or for a program that waits nowhere."""
 
 class Draw:
     """How the tokens of one sequence are chosen. Whoever makes it has checked the ranges."""

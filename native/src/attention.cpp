@@ -1,191 +1,8 @@
-// Attention over the KV cache. A row (a head of a token) goes through its positions in spans of 512 from position 0,
-// and through a span in tiles of 64 with a running softmax; the results of spans are merged in their order. Who
-// computes which span, and in whose company, is left to the division of the work: it cannot change a bit.
-// A slot may hold anything, NaN included, at positions after the row's own: those are left out, not multiplied by zero.
-#include "attention_int8.h"
-#include "attention_partial.h"
-#include "attention_tile.h"
-#include "block.h"
-#include "kv_cache.h"
-#include "target.h"
+// Attention over the KV cache: how a step's rows become items of work. Who computes which span, in how many goes, and in
+// whose company, cannot change a bit: see attention_rows.h.
+#include "attention_rows.h"
 
 namespace tv::TV_TARGET {
-
-constexpr int64_t kSpanTokens = 512;
-static_assert(kSpanTokens % kTileTokens == 0);
-
-template <class C>
-struct Attention {
-    KvStream<C> stream;
-    const Operand *q, *out;
-    const int32_t *positions, *slots;
-    int64_t kv_head, group;  // group: query heads per kv head
-    float scale;
-
-    // Row i of the tile that starts at `token`: its heads of this group first, then the next token's.
-    const float* q_of(int64_t token, int64_t i) const { return row_of<const float>(*q, token + i / group) + head(i); }
-    float* out_of(int64_t token, int64_t i) const { return row_of<float>(*out, token + i / group) + head(i); }
-    int64_t head(int64_t i) const { return (kv_head * group + i % group) * stream.head_dim; }
-    // How many positions the row sees; ascending in i, since rows are in token order.
-    int64_t length_of(int64_t token, int64_t i) const { return positions[token + i / group] + 1; }
-    // Blocks past the one of `last` are that one again.
-    Tile<C> tile_at(int64_t first, int64_t last) const {
-        Tile<C> tile;
-        for (int b = 0; b < kTileBlocks; ++b) {
-            const int64_t position = smaller(first + b * kBlockTokens, last - last % kBlockTokens);
-            tile.keys[b] = stream.keys(slots, kv_head, position);
-            tile.values[b] = stream.values(slots, kv_head, position);
-        }
-        return tile;
-    }
-};
-
-// What a row carries from tile to tile beside its output: the largest score, and the sum of weights by lane.
-struct Running {
-    float max;
-    Block sum;
-};
-
-// The largest of `before` and the first n scores of a tile; the others become -inf, whatever they were.
-TV_INLINE float largest_score(float before, int64_t n, float* scores) {
-    const float lowest = -__builtin_inff();
-    Block largest = broadcast_block(lowest);
-    TV_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
-        const int64_t counted = between(0, n - b * kBlock, kBlock);
-        Block block = load_block(scores + b * kBlock);
-        if (counted < kBlock) store_block(scores + b * kBlock, block = first_lanes(block, counted, lowest));
-        largest = larger(largest, block);
-    }
-    const float found = max_of(largest);
-    return before > found ? before : found;
-}
-
-// exp(score - max) in place; their sum, by lane. A position that does not count has the score -inf, the weight 0.
-TV_INLINE Block weigh(float max, float* scores) {
-    Block sums[2] = {broadcast_block(0.0f), broadcast_block(0.0f)};
-    TV_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
-        const Block weight = exp_of_negative(load_block(scores + b * kBlock) - broadcast_block(max));
-        store_block(scores + b * kBlock, weight);
-        sums[b % 2] = sums[b % 2] + weight;
-    }
-    return sums[0] + sums[1];
-}
-
-// The partials of ROWS rows over the positions from `begin` to `end`, at most a span and no further than the last row
-// sees. partials: row after row.
-template <int ROWS, class C>
-static void attend_span(const Attention<C>& call, const Queries<ROWS, C>& q, const int64_t* length, int64_t begin,
-                        int64_t end, float* partials) {
-    const int64_t head_dim = call.stream.head_dim;
-    const int64_t row_floats = Partial::floats(head_dim);
-    Running running[ROWS];
-    for (int r = 0; r < ROWS; ++r) {
-        running[r] = {-__builtin_inff(), broadcast_block(0.0f)};
-        Partial{partials + r * row_floats}.clear(head_dim);
-    }
-    Tile<C> next = call.tile_at(begin, length[ROWS - 1] - 1);
-    for (int64_t first = begin; first < end; first += kTileTokens) {
-        const int num_blocks = static_cast<int>(ceil_div(smaller(kTileTokens, end - first), kBlockTokens));
-        const Tile<C> tile = next;
-        next = call.tile_at(first + kTileTokens, length[ROWS - 1] - 1);
-        alignas(64) float weights[ROWS * kTileTokens];
-        constexpr int columns = columns_for(ROWS);
-        int b = 0;
-        for (; b + columns <= num_blocks; b += columns) {
-            score<ROWS, columns>(q, tile.keys + b, next.keys + b, head_dim, weights + b * kBlock);
-        }
-        for (; b < num_blocks; ++b) score<ROWS, 1>(q, tile.keys + b, next.keys + b, head_dim, weights + b * kBlock);
-
-        int64_t seen[ROWS];  // positions of this tile that the row sees
-        alignas(64) float shrink[kBlock] = {};
-        for (int r = 0; r < ROWS; ++r) {
-            seen[r] = between(0, length[r] - first, kTileTokens);
-            if (seen[r] == 0) continue;
-            const float max = largest_score(running[r].max, seen[r], weights + r * kTileTokens);
-            shrink[r] = running[r].max - max;
-            running[r].max = max;
-        }
-        Block sum[ROWS];
-        for (int r = 0; r < ROWS; ++r) {
-            sum[r] = seen[r] > 0 ? weigh(running[r].max, weights + r * kTileTokens) : broadcast_block(0.0f);
-        }
-        store_block(shrink, exp(load_block(shrink)));  // of a row that sees nothing here: e^0
-        for (int r = 0; r < ROWS; ++r) running[r].sum = fma(running[r].sum, broadcast_block(shrink[r]), sum[r]);
-        accumulate_tile<ROWS>(Partial{partials}.values(), row_floats, shrink, weights, tile, next, head_dim, seen);
-    }
-    for (int r = 0; r < ROWS; ++r) {
-        const Partial partial = {partials + r * row_floats};
-        partial.max() = running[r].max;
-        partial.sum() = sum_of(running[r].sum);
-    }
-}
-
-template <class C>
-static void write_row(const Partial& total, int64_t head_dim, float* out) {
-    const Block sum = broadcast_block(total.sum());
-    alignas(64) float result[kMaxHeadDim];
-    for (int64_t d = 0; d < head_dim; d += kBlock) store_block(result + d, load_block(total.values() + d) / sum);
-    for (int64_t i = 0; i < head_dim; ++i) out[element_at<C>(i, head_dim)] = result[i];
-}
-
-template <int ROWS, class C>
-static void load_rows(const Attention<C>& call, int64_t token, int64_t first, Queries<ROWS, C>& q, int64_t* length) {
-    for (int r = 0; r < ROWS; ++r) {
-        q.load(r, call.q_of(token, first + r), call.stream.head_dim, call.scale);
-        length[r] = call.length_of(token, first + r);
-    }
-}
-
-// A tile of rows by one thread: span after span, merged as they come.
-template <int ROWS, class C>
-static void attend_rows(const Attention<C>& call, int64_t token, int64_t first) {
-    const int64_t head_dim = call.stream.head_dim;
-    const int64_t row_floats = Partial::floats(head_dim);
-    Queries<ROWS, C> q;
-    alignas(64) float partials[ROWS * kMaxPartialFloats];
-    alignas(64) float totals[ROWS * kMaxPartialFloats];
-    int64_t length[ROWS];
-    load_rows<ROWS>(call, token, first, q, length);
-    for (int r = 0; r < ROWS; ++r) Partial{totals + r * row_floats}.clear(head_dim);
-    for (int64_t begin = 0; begin < length[ROWS - 1]; begin += kSpanTokens) {
-        attend_span<ROWS>(call, q, length, begin, smaller(begin + kSpanTokens, length[ROWS - 1]), partials);
-        for (int r = 0; r < ROWS; ++r) {
-            if (begin >= length[r]) continue;
-            merge({totals + r * row_floats}, {partials + r * row_floats}, head_dim);
-        }
-    }
-    for (int r = 0; r < ROWS; ++r) write_row<C>({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
-}
-
-// Some spans of a tile of rows, each span's partials to `scratch` [spans, num_rows, floats of a partial].
-template <int ROWS, class C>
-static void attend_spans(const Attention<C>& call, int64_t token, int64_t first, int64_t begin, int64_t end,
-                         float* scratch, int64_t span_floats) {
-    Queries<ROWS, C> q;
-    int64_t length[ROWS];
-    load_rows<ROWS>(call, token, first, q, length);
-    for (int64_t span = begin; span < end; ++span) {
-        const int64_t span_end = smaller((span + 1) * kSpanTokens, length[ROWS - 1]);
-        float* partials = scratch + span * span_floats + first * Partial::floats(call.stream.head_dim);
-        attend_span<ROWS>(call, q, length, span * kSpanTokens, span_end, partials);
-    }
-}
-
-template <class C>
-static void merge_spans(const Attention<C>& call, int64_t token, int64_t num_rows, float* scratch,
-                        int64_t span_floats) {
-    const int64_t head_dim = call.stream.head_dim;
-    alignas(64) float memory[kMaxPartialFloats];
-    const Partial total = {memory};
-    for (int64_t i = 0; i < num_rows; ++i) {
-        total.clear(head_dim);
-        const int64_t num_spans = ceil_div(call.length_of(token, i), kSpanTokens);
-        for (int64_t span = 0; span < num_spans; ++span) {
-            merge(total, {scratch + span * span_floats + i * Partial::floats(head_dim)}, head_dim);
-        }
-        write_row<C>(total, head_dim, call.out_of(token, i));
-    }
-}
 
 // `run` with the number of rows as a constant.
 template <int ROWS, class Run>
@@ -196,16 +13,39 @@ static void with_rows(int64_t rows, const Run& run) {
     run(Number<ROWS>());
 }
 
+// A tile of rows is the heads of a kv head, of as many tokens as fit; more heads than that are several.
+struct Tiling {
+    int64_t group;         // query heads per kv head
+    int64_t tokens;        // of a tile
+    int64_t parts;         // tiles of a token and kv head
+    int64_t state_floats;  // what attend_further keeps of a tile
+
+    explicit Tiling(const Call& call)
+        : group(call.integers[0] / call.integers[1]), tokens(larger(kTileRows / group, 1)),
+          parts(ceil_div(tokens * group, kTileRows)),
+          state_floats(2 * kTileRows * Partial::floats(call.integers[2])) {}
+};
+
 // How a step's work is cut into items. A tile of rows that sees more than a span may be several items, so that a
 // sequence or two of great length keep every thread busy; the one that ends last merges what all of them made.
+// Where that is not so, the tiles of a sequence to which blocks are still coming are shares, behind all other items.
 struct Division {
     static constexpr int64_t kManyItems = kScratchCounters;
+    static constexpr int64_t kMaxShares = 256;  // of a step: each has room for a tile in the scratch
+    static_assert(kMaxShares >= kMaxComing && kMaxShares * 2 * kTileRows * kMaxPartialFloats <= kScratchFloats);
 
     int64_t num_wholes;  // tiles at most: one for each token and kv head
     int64_t num_spans = 1;  // that the longest row sees
     int64_t parts = 1;   // items of a tile
+    int64_t num_shares = 0;  // of each sequence to which blocks are coming
 
     Division(const Call& call, const Step& step) : num_wholes(step.num_rows * call.integers[1]) {
+        divide_tiles(call, step);
+        if (parts == 1 && step.num_coming > 0) num_shares = smaller(step.num_threads, kMaxShares / step.num_coming);
+    }
+
+private:
+    void divide_tiles(const Call& call, const Step& step) {
         if (2 * num_wholes > kManyItems) return;
         const int32_t* positions = vector_of<const int32_t>(call.operands[3]);
         int32_t last = 0;
@@ -217,31 +57,100 @@ struct Division {
     }
 };
 
-// q, cache, out, positions, starts, slots · num_heads, num_kv_heads, head_dim, slot_tokens · scale
+// What is coming to the slots of a sequence; null where all is in them.
+static const Coming* coming_to(const Call& call, const Step& step, int64_t sequence) {
+    for (const Coming* coming = step.coming; coming < step.coming + step.num_coming; ++coming) {
+        const int64_t last = vector_of<const int32_t>(call.operands[4])[sequence + 1] - 1;
+        const int64_t position = vector_of<const int32_t>(call.operands[3])[last];
+        const int32_t* slots = row_of<const int32_t>(call.operands[5], sequence);
+        // A row of slots has numbers of no meaning behind those that the sequence has.
+        if (coming->first <= position / call.integers[3] && slots[coming->first] == coming->slot) return coming;
+    }
+    return nullptr;
+}
+
 template <class C>
-static void attend(const Call& call, const Step& step, int64_t item) {
+static Attention<C> attention_of(const Call& call, const Step& step, int64_t sequence, int64_t kv_head) {
     const Operand* o = call.operands;
     const int64_t num_kv_heads = call.integers[1];
-    const int64_t group = call.integers[0] / num_kv_heads;
-    const int64_t tile_tokens = group < kTileRows ? kTileRows / group : 1;
-    const int32_t* starts = vector_of<const int32_t>(o[4]);
-    const Division division(call, step);
-    const int64_t whole = item / division.parts;
+    return {{o[1].address, o[1].stride, num_kv_heads, call.integers[2], call.integers[3]},
+            o,
+            o + 2,
+            vector_of<const int32_t>(o[3]),
+            row_of<const int32_t>(o[5], sequence),
+            kv_head,
+            call.integers[0] / num_kv_heads,
+            call.number,
+            coming_to(call, step, sequence),
+            step.stream};
+}
+
+// How far from `position`, the first of a tile, blocks have come: a tile at least, to the end of the span at most.
+static int64_t reach(const Coming& coming, int64_t stream, int64_t slot_tokens, int64_t position) {
+    const int64_t span_end = position - position % kSpanTokens + kSpanTokens;
+    const int64_t num_slots = num_here(coming, stream);
+    if (num_slots == coming.num_slots) return span_end;
+    const int64_t here = (coming.first + num_slots) * slot_tokens;
+    return between(position + kTileTokens, here - here % kTileTokens, span_end);
+}
+
+// A thread's share of the tiles of a sequence to which blocks are coming. It goes through the positions with all of
+// them together, as far as blocks have come, and waits for the next only then: tile by tile to the end, the first would
+// wait for the last block. More tiles than the scratch has room for are taken after those, when all has come.
+template <class C>
+static void attend_share(const Call& call, const Step& step, const Division& division, int64_t item) {
+    const Tiling tiling(call);
+    const int64_t num_shares = division.num_shares, share = item % num_shares;
+    const int64_t num_states = kScratchFloats / (step.num_coming * num_shares * tiling.state_floats);
+    float* states = step.scratch->floats + item * num_states * tiling.state_floats;
+    const Coming& coming = step.coming[item / num_shares];
+    int64_t sequence = 0;
+    while (coming_to(call, step, sequence) != &coming) {
+        if (++sequence == step.num_sequences) return;
+    }
+    const int32_t* starts = vector_of<const int32_t>(call.operands[4]);
+    const int64_t start = starts[sequence], end = starts[sequence + 1];
+    const int64_t length = vector_of<const int32_t>(call.operands[3])[end - 1] + 1;
+    const int64_t num_kv_heads = call.integers[1];
+    const int64_t num_tiles = ceil_div(end - start, tiling.tokens) * num_kv_heads * tiling.parts;
+    const int64_t stride = num_shares * num_states;
+    for (int64_t first_tile = share; first_tile < num_tiles; first_tile += stride) {
+        for (int64_t position = 0; position < length;) {
+            const int64_t until = reach(coming, step.stream, call.integers[3], position);
+            if (!attention_of<C>(call, step, sequence, 0).is_here(smaller(until, length))) return;
+            float* state = states;
+            for (int64_t i = first_tile; i < smaller(first_tile + stride, num_tiles); i += num_shares) {
+                const int64_t kv_head = i / tiling.parts % num_kv_heads;
+                const int64_t token = start + i / tiling.parts / num_kv_heads * tiling.tokens;
+                const int64_t first = i % tiling.parts * kTileRows;
+                const int64_t num_rows = smaller(tiling.tokens, end - token) * tiling.group;
+                const Attention<C> attention = attention_of<C>(call, step, sequence, kv_head);
+                with_rows<kTileRows>(smaller(kTileRows, num_rows - first), [&](auto rows) {
+                    attend_further<decltype(rows)::value>(attention, token, first, position, until, state);
+                });
+                state += tiling.state_floats;
+            }
+            position = until;
+        }
+    }
+}
+
+// The tiles of a token and kv head, or some spans of them.
+template <class C>
+static void attend_tiles(const Call& call, const Step& step, const Division& division, int64_t item) {
+    const Tiling tiling(call);
+    const int32_t* starts = vector_of<const int32_t>(call.operands[4]);
+    const int64_t num_kv_heads = call.integers[1];
+    // The early spans of all tiles before the late ones of any, since blocks come in that order.
+    const int64_t whole = item % division.num_wholes;
     // From the last token, which sees the most, to the first: the longest items should not be begun last.
     const int64_t token = step.num_rows - 1 - whole / num_kv_heads;
     const int64_t sequence = sequence_of(starts, step.num_sequences, token);
-    if ((token - starts[sequence]) % tile_tokens != 0) return;  // in a tile that begins at an earlier token
-    const int64_t num_rows = smaller(tile_tokens, starts[sequence + 1] - token) * group;
-    const Attention<C> attention = {
-        {o[1].address, o[1].stride, num_kv_heads, call.integers[2], call.integers[3]},
-        o,
-        o + 2,
-        vector_of<const int32_t>(o[3]),
-        row_of<const int32_t>(o[5], sequence),
-        whole % num_kv_heads,
-        group,
-        call.number};
+    if ((token - starts[sequence]) % tiling.tokens != 0) return;  // in a tile that begins at an earlier token
+    const int64_t num_rows = smaller(tiling.tokens, starts[sequence + 1] - token) * tiling.group;
+    const Attention<C> attention = attention_of<C>(call, step, sequence, whole % num_kv_heads);
     if (division.parts == 1) {
+        if (attention.coming != nullptr) return;  // in a share
         for (int64_t first = 0; first < num_rows; first += kTileRows) {
             with_rows<kTileRows>(smaller(kTileRows, num_rows - first), [&](auto rows) {
                 attend_rows<decltype(rows)::value>(attention, token, first);
@@ -250,10 +159,10 @@ static void attend(const Call& call, const Step& step, int64_t item) {
         return;
     }
     const int64_t num_spans = ceil_div(attention.length_of(token, num_rows - 1), kSpanTokens);
-    const int64_t part = item % division.parts;
+    const int64_t part = item / division.num_wholes;
     const int64_t row_floats = Partial::floats(attention.stream.head_dim);
     // A tile takes the place of all its rows: that of its tokens, by kv head.
-    const int64_t first_row = token * num_kv_heads * group + attention.kv_head * num_rows;
+    const int64_t first_row = token * num_kv_heads * tiling.group + attention.kv_head * num_rows;
     float* scratch = step.scratch->floats + first_row * division.num_spans * row_floats;
     for (int64_t first = 0; first < num_rows; first += kTileRows) {
         with_rows<kTileRows>(smaller(kTileRows, num_rows - first), [&](auto rows) {
@@ -268,9 +177,18 @@ static void attend(const Call& call, const Step& step, int64_t item) {
     merge_spans(attention, token, num_rows, scratch, num_rows * row_floats);
 }
 
+// q, cache, out, positions, starts, slots · num_heads, num_kv_heads, head_dim, slot_tokens · scale
+template <class C>
+static void attend(const Call& call, const Step& step, int64_t item) {
+    const Division division(call, step);
+    const int64_t num_items = division.num_wholes * division.parts;
+    if (item < num_items) return attend_tiles<C>(call, step, division, item);
+    attend_share<C>(call, step, division, item - num_items);
+}
+
 static int64_t count_attention_items(const Call& call, const Step& step) {
     const Division division(call, step);
-    return division.num_wholes * division.parts;
+    return division.num_wholes * division.parts + step.num_coming * division.num_shares;
 }
 
 static void run_attention_item(const Call& call, const Step& step, int64_t item) {

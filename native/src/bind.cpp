@@ -28,12 +28,12 @@ using OperandTuple = std::tuple<uintptr_t, int64_t, std::string>;
 
 static void add(tv::Program& program, const std::string& kernel, const std::string& extent,
                 const std::vector<OperandTuple>& operands, const std::vector<int64_t>& integers,
-                const std::vector<double>& numbers) {
+                const std::vector<double>& numbers, const std::optional<int64_t>& stream) {
     std::vector<tv::Operand> bound;
     for (const auto& [address, stride, dtype] : operands) {
         bound.push_back({reinterpret_cast<char*>(address), stride, tv::dtype_named(dtype)});
     }
-    program.add(kernel, extent, bound, integers, numbers);
+    program.add(kernel, extent, bound, integers, numbers, stream);
 }
 
 static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, int64_t num_sequences,
@@ -47,6 +47,14 @@ static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, 
     }
     for (const tv::Gate* gate : gates) {
         if (gate == nullptr) throw std::invalid_argument("run: a gate is None");
+        if (gate->num_slots() == 0) throw std::invalid_argument("run: a gate has no slots that something comes to");
+    }
+    if (gates.size() > tv::kMaxComing) {
+        throw std::invalid_argument("run: " + std::to_string(gates.size()) + " gates are given, it takes at most " +
+                                    std::to_string(tv::kMaxComing));
+    }
+    if (!gates.empty() && !program.waits()) {
+        throw std::invalid_argument("run: gates are given, and no instruction of the program waits for a stream");
     }
     double* into = seconds ? seconds->data() : nullptr;
     const nb::gil_scoped_release release;
@@ -110,18 +118,21 @@ NB_MODULE(_native, module) {
         .def_prop_ro("num_threads", &tv::Team::num_threads);
 
     nb::class_<tv::Gate>(module, "Gate")
-        .def(nb::init<double>(), "until_s"_a)
+        .def(nb::init<double, int64_t, std::vector<int32_t>>(), "until_s"_a, "first"_a = 0,
+             "slots"_a = std::vector<int32_t>())
         .def("advance", &tv::Gate::advance)
         .def("fail", &tv::Gate::fail)
         .def(
             "wait",
             [](tv::Gate& gate, uint32_t num_pieces) {
                 const nb::gil_scoped_release release;
-                gate.wait(num_pieces, true);
+                return gate.wait(num_pieces);
             },
             "num_pieces"_a)
         .def_prop_ro("has_failed", &tv::Gate::has_failed)
         .def_prop_ro("num_pieces", &tv::Gate::num_pieces)
+        .def_prop_ro("num_slots", &tv::Gate::num_slots)
+        .def_prop_ro("num_waiting", &tv::Gate::num_waiting)
         .def_prop_ro("stalled_s", &tv::Gate::stalled_s);
 
     nb::class_<tv::Program>(module, "Program")
@@ -132,8 +143,7 @@ NB_MODULE(_native, module) {
              "target"_a = nb::none())
         .def_prop_ro("target", &tv::Program::target)
         .def_prop_ro("num_instructions", &tv::Program::num_instructions)
-        .def("add", add, "kernel"_a, "extent"_a, "operands"_a, "integers"_a, "numbers"_a)
-        .def("add_wait", &tv::Program::add_wait, "num_pieces"_a)
+        .def("add", add, "kernel"_a, "extent"_a, "operands"_a, "integers"_a, "numbers"_a, "stream"_a = nb::none())
         .def("run", run, "team"_a, "num_tokens"_a, "num_sequences"_a, "num_rows"_a, "seconds"_a = nb::none(),
              "gates"_a = std::vector<tv::Gate*>());
 

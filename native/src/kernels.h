@@ -40,11 +40,30 @@ struct Scratch {
     alignas(64) float floats[kScratchFloats];
 };
 
+// Blocks that come to slots of one sequence while a step runs, one stream after the other: in each of them to the slot
+// that is the `first` of the sequence, then to those behind it.
+class Gate;
+struct Coming {
+    Gate* gate;
+    int64_t first, num_slots;
+    int32_t slot;  // the number of the first slot, which no other sequence has
+};
+
+constexpr int kMaxComing = 64;  // in one step
+
+// How many of these slots have all of the stream.
+int64_t num_here(const Coming& coming, int64_t stream);
+// Waits until so many have; false when no more will come.
+bool wait_for(const Coming& coming, int64_t stream, int64_t num_slots);
+
 struct Step {
     int64_t num_rows;  // of the call's extent: tokens, or rows whose logits are wanted
     int64_t num_sequences;
     Scratch* scratch;
     int64_t num_threads;  // that share the items; how many there are changes no answer
+    const Coming* coming = nullptr;  // for a kernel that waits itself, what it may not read before it has waited
+    int64_t num_coming = 0;
+    int64_t stream = 0;  // which of the streams that come the kernel reads
 };
 
 // Items write disjoint memory; any thread may run any item, in any order. None waits for another: where several make

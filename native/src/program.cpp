@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -26,18 +27,18 @@ Program::Program(const std::string& target)
 }
 
 void Program::add(const std::string& kernel, const std::string& extent, const std::vector<Operand>& operands,
-                  const std::vector<int64_t>& integers, const std::vector<double>& numbers) {
+                  const std::vector<int64_t>& integers, const std::vector<double>& numbers,
+                  const std::optional<int64_t>& stream) {
     const Signature& signature = signature_named(kernel);
     const Call call = checked_call(signature, extent, operands, integers, numbers);
     const Extent loops_over = extent == "rows" ? Extent::rows : Extent::tokens;
-    instructions_.push_back({target_.kernels->*signature.entry, loops_over, call, 0});
+    if (stream && !signature.waits) throw std::invalid_argument(kernel + ": it waits for no stream, and one is given");
+    if (stream.value_or(0) < 0) throw std::invalid_argument(kernel + ": stream is negative");
+    instructions_.push_back({target_.kernels->*signature.entry, loops_over, call, stream});
 }
 
-void Program::add_wait(int64_t num_pieces) {
-    if (num_pieces < 1 || num_pieces > INT32_MAX) {
-        throw std::invalid_argument("add_wait: num_pieces is " + std::to_string(num_pieces) + ", it must be positive");
-    }
-    instructions_.push_back({nullptr, Extent::tokens, {}, static_cast<uint32_t>(num_pieces)});
+bool Program::waits() const {
+    return std::any_of(instructions_.begin(), instructions_.end(), [](const Instruction& each) { return each.stream; });
 }
 
 void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds,
@@ -47,31 +48,33 @@ void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t
         const std::vector<Instruction>& instructions;
         Step tokens, rows;
         double* seconds;
-        const std::vector<Gate*>& gates;
+        const std::vector<Coming>& coming;
         Clock::time_point start;
     };
+    std::vector<Coming> coming;
+    for (Gate* gate : gates) coming.push_back(gate->coming());
     const int64_t num_threads = team.num_threads();
     // The first instruction's time begins here: waking the team is part of it.
     Scratch* scratch = scratch_.get();
     Run run = {instructions_, {num_tokens, num_sequences, scratch, num_threads},
-               {num_rows, num_sequences, scratch, num_threads}, seconds, gates, Clock::now()};
+               {num_rows, num_sequences, scratch, num_threads}, seconds, coming, Clock::now()};
     const auto job = [](Team& team, int worker, void* context) {
         const Run& run = *static_cast<const Run*>(context);
         const bool is_timing = worker == 0 && run.seconds != nullptr;
         Clock::time_point before = run.start;
         for (size_t i = 0; i < run.instructions.size(); ++i) {
             const Instruction& instruction = run.instructions[i];
-            const Step& step = instruction.extent == Extent::tokens ? run.tokens : run.rows;
-            if (instruction.kernel == nullptr) {
-                // Every worker sees for itself what has come, so there is no barrier; nobody's items depend on it.
-                for (Gate* gate : run.gates) gate->wait(instruction.num_pieces, worker == 0);
-            } else {
-                const int64_t num_items = instruction.kernel->count_items(instruction.call, step);
-                for (int64_t item = team.next_item(); item < num_items; item = team.next_item()) {
-                    instruction.kernel->run_item(instruction.call, step, item);
-                }
-                team.barrier();
+            Step step = instruction.extent == Extent::tokens ? run.tokens : run.rows;
+            if (instruction.stream) {
+                step.coming = run.coming.data();
+                step.num_coming = static_cast<int64_t>(run.coming.size());
+                step.stream = *instruction.stream;
             }
+            const int64_t num_items = instruction.kernel->count_items(instruction.call, step);
+            for (int64_t item = team.next_item(); item < num_items; item = team.next_item()) {
+                instruction.kernel->run_item(instruction.call, step, item);
+            }
+            team.barrier();
             if (!is_timing) continue;
             const Clock::time_point after = Clock::now();
             run.seconds[i] += std::chrono::duration<double>(after - before).count();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,23 +24,26 @@ public:
     const char* target() const { return target_.name; }
     int64_t num_instructions() const { return static_cast<int64_t>(instructions_.size()); }
 
+    // `stream`: which of the streams that may come while a run computes the instruction reads; none for what reads none.
     // Throws std::invalid_argument: what is wrong with the call, and what the kernel takes.
     void add(const std::string& kernel, const std::string& extent, const std::vector<Operand>& operands,
-             const std::vector<int64_t>& integers, const std::vector<double>& numbers);
+             const std::vector<int64_t>& integers, const std::vector<double>& numbers,
+             const std::optional<int64_t>& stream = std::nullopt);
 
-    // Before the instructions after it, a run waits for so many pieces at each of its gates.
-    void add_wait(int64_t num_pieces);
+    // Does any of its instructions wait for a stream?
+    bool waits() const;
 
-    // `seconds` [num_instructions] or null: the wall time of each instruction is added to it.
+    // `seconds` [num_instructions] or null: the wall time of each instruction is added to it. `gates`, each with slots:
+    // what is still coming to sequences of this run, whose tokens are all behind it.
     void run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t num_rows, double* seconds,
              const std::vector<Gate*>& gates = {}) const;
 
 private:
     struct Instruction {
-        const Kernel* kernel;  // null: a wait
+        const Kernel* kernel;
         Extent extent;
         Call call;
-        uint32_t num_pieces;  // of a wait
+        std::optional<int64_t> stream;
     };
 
     const Target& target_;

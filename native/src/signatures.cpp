@@ -91,7 +91,8 @@ static const std::vector<Signature> kSignatures = {
      [](const Call& call) {
          return first_reason({refuse_heads(call.integers[0], call.integers[1]), refuse_head_dim(call.integers[2]),
                               refuse_slot_tokens(call.integers[3]), refuse_slot_stride(call.operands[1])});
-     }},
+     },
+     true},
     {"silu_mul", &KernelTable::silu_mul, kEither, {{"gate", kFloat}, {"up", kFloat}, {"out", kFloat}}, {"width"}, {}},
     {"take_rows", &KernelTable::take_rows, kRows, {{"x", kFloat}, {"rows", kInt}, {"out", kFloat}}, {"width"}, {}},
     {"cast", &KernelTable::cast, kEither, {{"x", kStored}, {"out", kStored}}, {"width"}, {},

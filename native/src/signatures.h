@@ -23,6 +23,7 @@ struct Signature {
     std::vector<const char*> numbers;
     // What is wrong with the sizes of a call whose counts and dtypes are right; empty if nothing is.
     std::string (*refuse)(const Call&) = nullptr;
+    bool waits = false;  // for blocks of a stream that come while a step runs
 };
 
 // Throws std::invalid_argument that lists the kernels.

@@ -17,9 +17,10 @@ int main(int argc, char** argv) {
     std::printf("\n");
     test_rows(setting);
     test_attention(setting);
+    test_coming(setting);
     test_experts(setting);
     test_nucleus(setting);
-    test_gate(setting);
+    test_gate();
     test_reading(setting);
     test_team(setting);
     std::printf("digest: %016llx (the same on every host)\n", static_cast<unsigned long long>(digest));

@@ -13,10 +13,11 @@ struct Setting {
 
 void test_rows(const Setting& setting);       // kernels whose rows are independent
 void test_attention(const Setting& setting);  // kernels that read or write the KV cache
+void test_coming(const Setting& setting);     // attention while blocks of the cache are coming
 void test_experts(const Setting& setting);     // choices of a row, rows ordered by expert
-void test_gate(const Setting& setting);      // steps that wait for pieces
-void test_nucleus(const Setting& setting);  // where the nucleus of a row of logits ends
-void test_reading(const Setting& setting);  // files into memory
+void test_gate();                             // waiting for pieces
+void test_nucleus(const Setting& setting);    // where the nucleus of a row of logits ends
+void test_reading(const Setting& setting);    // files into memory
 void test_team(const Setting& setting);
 
 }  // namespace tv::test

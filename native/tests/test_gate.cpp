@@ -1,4 +1,4 @@
-// Gates: a step goes on with what it has, waits for what it needs, and is never kept by what does not come.
+// Gates: who waits for pieces goes on with them, and is never kept by what does not come.
 #include <chrono>
 #include <stdexcept>
 #include <thread>
@@ -13,69 +13,50 @@ static double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// first = a + a, a wait for one piece, second = b + b.
-struct Waiting {
-    Matrix a{DType::float32, 3, 40}, b{DType::float32, 3, 40}, first{DType::float32, 3, 40},
-        second{DType::float32, 3, 40};
-    Program program{""};
-
-    Waiting() {
-        a.fill(1);
-        b.fill(0);
-        first.fill(0);
-        second.fill(0);
-        program.add("add", "tokens", {a.operand(), a.operand(), first.operand()}, {40}, {});
-        program.add_wait(1);
-        program.add("add", "tokens", {b.operand(), b.operand(), second.operand()}, {40}, {});
+static bool refuses(const std::string& kernel, int64_t num_operands, const std::vector<int64_t>& integers,
+                    int64_t stream) {
+    Matrix a(DType::float32, 1, 16);
+    Program program("");
+    try {
+        program.add(kernel, "tokens", std::vector<Operand>(num_operands, a.operand()), integers, {}, stream);
+    } catch (const std::invalid_argument&) {
+        return true;
     }
-};
-
-// What is before the wait is computed without the piece: the piece is brought only once that was seen.
-static void check_order(Team& team, const std::string& name) {
-    Waiting waiting;
-    Gate gate(now_s() + 60);
-    std::thread bringer([&] {
-        const volatile float* seen = reinterpret_cast<float*>(waiting.first.operand(2).address) + 39;
-        while (*seen != 2.0f) std::this_thread::yield();
-        waiting.b.fill(3);
-        gate.advance();
-    });
-    waiting.program.run(team, 3, 1, 0, nullptr, {&gate});
-    bringer.join();
-    check(waiting.second.at(0, 0) == 6 && waiting.second.at(2, 39) == 6, name + ": what needs the piece waits for it");
-    check(!gate.has_failed() && gate.num_pieces() == 1, name + ": the gate has one piece");
+    return false;
 }
 
-void test_gate(const Setting& setting) {
-    check_order(setting.alone, "one thread");
-    check_order(setting.pair, "two threads");
-
-    Waiting waiting;
-    waiting.program.run(setting.pair, 3, 1, 0, nullptr);
-    check(waiting.second.at(1, 1) == 0 && waiting.first.at(1, 1) == 2, "without gates a run waits for nothing");
+void test_gate() {
+    // The second piece is brought only once somebody was seen to wait for it.
+    Gate gate(now_s() + 60);
+    gate.advance();
+    int brought = 0;
+    std::thread bringer([&] {
+        while (gate.num_waiting() == 0) std::this_thread::yield();
+        brought = 2;
+        gate.advance();
+    });
+    check(gate.wait(1) && brought == 0, "who waits for what has come goes on at once");
+    check(gate.wait(2) && brought == 2, "and sees what was done before the piece came");
+    bringer.join();
+    check(!gate.has_failed() && gate.num_pieces() == 2 && gate.num_waiting() == 0, "the gate has two pieces");
+    check(gate.stalled_s() > 0, "and was waited at");
 
     Gate late(now_s() + 0.01);
-    double seconds[3] = {};
-    waiting.program.run(setting.pair, 3, 1, 0, seconds, {&late});
-    check(late.has_failed() && late.stalled_s() > 0 && seconds[1] > 0, "past its deadline a gate fails, and lets go");
+    check(!late.wait(1) && late.has_failed() && late.stalled_s() > 0, "past its deadline a gate fails, and lets go");
     const double stalled_s = late.stalled_s();
-    waiting.program.run(setting.pair, 3, 1, 0, nullptr, {&late});
-    check(late.stalled_s() == stalled_s, "a gate that has failed keeps nobody");
+    check(!late.wait(1) && late.stalled_s() == stalled_s, "a gate that has failed keeps nobody");
 
     Gate failing(1e300);  // no deadline at all
-    std::thread failer([&] { failing.fail(); });
-    waiting.program.run(setting.pair, 3, 1, 0, nullptr, {&failing});
+    std::thread failer([&] {
+        while (failing.num_waiting() == 0) std::this_thread::yield();
+        failing.fail();
+    });
+    check(!failing.wait(3), "who waits is told that no more comes");
     failer.join();
     failing.advance();
-    check(failing.has_failed() && failing.num_pieces() == 1, "a piece after the failure mends nothing");
+    check(failing.has_failed() && failing.num_pieces() == 1 && !failing.wait(1), "a piece after it mends nothing");
 
-    bool refuses = false;
-    try {
-        waiting.program.add_wait(0);
-    } catch (const std::invalid_argument&) {
-        refuses = true;
-    }
-    check(refuses, "a wait for nothing is refused");
+    check(refuses("add", 3, {16}, 0), "a stream is refused for a kernel that does not wait");
 }
 
 }  // namespace tv::test

@@ -1,10 +1,11 @@
-"""The promise of the house where a step begins before the files are read: layer by layer its prefix comes to the slots
-while it runs, and the answer is the same bits; also when a byte has changed, a read fails, the store stalls, or the
-request leaves meanwhile."""
+"""The promise of the house where a step begins before the files are read: layer by layer, and block by block, its
+prefix comes to the slots while it runs, and the answer is the same bits; also when a byte has changed, a read fails,
+the store stalls, or the request leaves meanwhile."""
 
 import threading
+import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,14 +55,17 @@ class Reluctant(FileTier):
 class Telling(Tiers):
     """Tells its files as soon as a step waits."""
 
-    def bring(self, fetch: Fetch, blocks: list[HostBlock], slots: list[int]) -> None:  # type: ignore[override]
-        super().bring(fetch, blocks, slots)
+    def bring(self, fetch: Fetch, blocks: Sequence[HostBlock], slots: Sequence[int], first: int) -> None:
+        super().bring(fetch, blocks, slots, first)
         assert isinstance(self.files, Reluctant)
         self.files.is_wanted.set()
 
 
-def plan(family: str = "llama", dtype: DType = "bfloat16", num_threads: int = 2, num_slots: int = 20) -> CpuPlan:
-    limits = Limits(max_tokens=64, max_sequences=8, max_rows=8, max_context=96)
+def plan(
+    family: str = "llama", dtype: DType = "bfloat16", num_threads: int = 2, num_slots: int = 20, max_tokens: int = 64,
+    max_context: int = 96,
+) -> CpuPlan:  # fmt: skip
+    limits = Limits(max_tokens=max_tokens, max_sequences=8, max_rows=8, max_context=max_context)
     return cpu_plan(family, dtype, num_threads=num_threads, num_slots=num_slots, limits=limits, is_fetched=True)
 
 
@@ -277,6 +281,43 @@ def test_real_kernels_give_the_same_bits_with_prefixes_coming_while_they_run(
             assert wanted == serve(engine, schedule)
 
             engine.close()
+
+
+class Sluggish(Unreliable):
+    """A store of which every piece takes as long as it likes."""
+
+    hesitates_s = PATIENCE_S
+    takes_s: Iterator[float]
+
+    def read_piece(self, link: Link, number: int, recorded: int, into: Array) -> bool:
+        time.sleep(next(self.takes_s))
+        return super().read_piece(link, number, recorded, into)
+
+
+@settings(max_examples=settings().max_examples // 12)
+@given(prefix=st.integers(500, 680), rest=st.integers(1, 110), takes_s=st.lists(st.sampled_from([0.0, 0.0, 2e-4, 3e-3]),
+       min_size=1, max_size=9), fails=faults, num_threads=st.sampled_from([1, 2]))  # fmt: skip
+def test_a_prefix_of_several_spans_gives_the_same_bits_however_its_pieces_come(
+    prefix: int, rest: int, takes_s: list[float], fails: list[bool], num_threads: int
+) -> None:
+    def make() -> CpuPlan:
+        return plan(num_threads=num_threads, num_slots=60, max_tokens=120, max_context=800)
+
+    start = [3 + i * i % 200 for i in range(prefix)]
+    schedule: Schedule = [([*start, *(7 + i % 90 for i in range(rest))], PARAMS, 0)]
+    with TemporaryDirectory(dir=MEMORY) as name:
+        engine, _ = engine_of(make(), name, num_host=60)
+        assert serve(engine, [(start, PARAMS, 0)])
+        engine.close()
+        engine, files = engine_of(make(), name, Sluggish, num_host=60)
+        assert isinstance(files, Sluggish) and engine.tiers is not None
+        engine.tiers.worth = Decided(patience_s=PATIENCE_S)
+        files.fails, files.takes_s = cycle([*fails, False]), cycle(takes_s)
+
+        assert alone(make, schedule) == serve(engine, schedule)
+        assert 1 == engine.kv_counts().prefixes.arrived + engine.kv_counts().prefixes.failed
+
+        engine.close()
 
 
 def test_before_any_step_was_measured_the_model_of_costs_says_what_a_prefix_is_worth(folder: str) -> None:

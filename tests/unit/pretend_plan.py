@@ -90,7 +90,7 @@ class PretendPlan:
 
     def _run(self, batch: Batch, arriving: Sequence[Gate]) -> Array:
         for gate in arriving:
-            gate.wait(len(self.pieces))
+            gate.wait(len(self.pieces) * gate.num_slots)
         self.batches.append(Batch(**{name: array.copy() for name, array in vars(batch).items()}))  # theirs will change
         if self.fail_at == len(self.batches):
             raise RuntimeError("the device is gone")

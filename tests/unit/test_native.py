@@ -208,24 +208,32 @@ def test_negative_counts_and_a_seconds_array_of_another_length_are_refused() -> 
         program.run(team, 1, 1, 0, np.zeros(3))
 
 
-def test_a_program_waits_at_every_gate_it_is_given_and_tells_how_long() -> None:
-    x, out = np.ones((1, 4), np.float32), np.zeros((1, 4), np.float32)
-    program = _native.Program()
-    program.add_wait(2)
-    program.add("add", "tokens", [operand(x), operand(x), operand(out)], [4], [])
-    open_gate, late = _native.Gate(0.0), _native.Gate(0.0)
-    open_gate.advance()
-    open_gate.advance()
+def test_a_gate_counts_pieces_and_keeps_nobody_past_its_deadline() -> None:
+    gate, late = _native.Gate(0.0, 3, [7, 8]), _native.Gate(0.0)
+    gate.advance()
+    gate.advance()
 
-    program.run(_native.Team([None]), 1, 1, 0, gates=[open_gate, late])
+    assert (True, 2, 2, False, 0.0) == (
+        gate.wait(2), gate.num_pieces, gate.num_slots, gate.has_failed, gate.stalled_s
+    )  # fmt: skip
+    assert (False, 0, True, 0) == (late.wait(1), late.num_pieces, late.has_failed, late.num_waiting)
 
-    assert [2.0] * 4 == out[0].tolist()
-    assert (2, False, 0.0) == (open_gate.num_pieces, open_gate.has_failed, open_gate.stalled_s)
-    assert (0, True) == (late.num_pieces, late.has_failed)
-    with pytest.raises(ValueError, match="add_wait: num_pieces is 0, it must be positive"):
-        program.add_wait(0)
+
+def test_gates_that_a_program_cannot_wait_at_are_refused() -> None:
+    x = np.ones((1, 4), np.float32)
+    program, team = _native.Program(), _native.Team([None])
+    program.add("add", "tokens", [operand(x)] * 3, [4], [])
+
+    with pytest.raises(ValueError, match="add: it waits for no stream, and one is given"):
+        program.add("add", "tokens", [operand(x)] * 3, [4], [], 0)
+    with pytest.raises(ValueError, match="run: gates are given, and no instruction of the program waits for a stream"):
+        program.run(team, 1, 1, 0, gates=[_native.Gate(0.0, 0, [1])])
+    with pytest.raises(ValueError, match="run: a gate has no slots that something comes to"):
+        program.run(team, 1, 1, 0, gates=[_native.Gate(0.0)])
+    with pytest.raises(ValueError, match="run: 65 gates are given, it takes at most 64"):
+        program.run(team, 1, 1, 0, gates=[_native.Gate(0.0, 0, [1])] * 65)
     with pytest.raises((ValueError, TypeError)):
-        program.run(_native.Team([None]), 1, 1, 0, gates=[None])  # type: ignore[list-item]
+        program.run(team, 1, 1, 0, gates=[None])  # type: ignore[list-item]
 
 
 def test_other_python_threads_run_while_a_program_does() -> None:

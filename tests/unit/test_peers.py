@@ -26,7 +26,7 @@ from trivet.serve.bench.peers.engines import Peer, Place
 from trivet.serve.bench.peers.picture import picture
 from trivet.serve.bench.peers.questions import CHECK_TOKENS, Question
 from trivet.serve.bench.peers.rows import append
-from trivet.serve.bench.peers.weights import Form, Weights, weights_of
+from trivet.serve.bench.peers.weights import Form, Weights, first_layers, weights_of
 from trivet.serve.bench.peers.workers import worker
 from trivet.serve.bench.stamp import stamp
 
@@ -186,6 +186,17 @@ def test_a_form_is_written_once_when_it_is_asked_for_and_again_where_it_was_inte
 
     assert {"bf16.gguf", "hf"} == {each.name for each in weights.folder.iterdir()}
     assert [f"writing {weights.folder / name}" for name in ("bf16.gguf", "hf")] == told
+
+
+def test_the_first_layers_of_a_file_are_those_of_the_whole_without_the_rest(tmp_path: Path) -> None:
+    source, path = small_llama(tmp_path / "small.gguf"), tmp_path / "first.gguf"
+    first_layers(source, 0, path)
+    whole, first = open_checkpoint(source), open_checkpoint(path)
+
+    assert (1, 0) == (whole.config["num_hidden_layers"], first.config["num_hidden_layers"])
+    assert {name for name in whole.tensors if not name.startswith("model.layers.0.")} == set(first.tensors)
+    for name in first.tensors:
+        assert values(whole, name).tobytes() == values(first, name).tobytes()
 
 
 def test_weights_without_a_tokenizer_for_all_are_refused(tmp_path: Path) -> None:

@@ -178,17 +178,17 @@ def in_files(folder, count: int) -> None:
     tiers.close()
 
 
-def test_blocks_arrive_in_slots_and_in_host_memory_and_the_gate_counts_pieces(tmp_path):
+def test_blocks_arrive_in_slots_and_in_host_memory_and_the_gate_counts_each_piece_of_each(tmp_path):
     in_files(tmp_path, 4)
     tiers = with_files(tmp_path, num_host=8)
     stop_reading(tiers)
     fetch, coming = arriving(tiers, 4)
-    tiers.bring(fetch, coming, [30, 31, 32, 33])
+    tiers.bring(fetch, coming, [30, 31, 32, 33], 0)
     assert 0 == fetch.arrival.gate.num_pieces
     read_on(tiers)
 
     assert [0, 1, 2, 3] == [int(tiers._memory.bytes[slot][-1]) for slot in (30, 31, 32, 33)]
-    assert (2, False) == (fetch.arrival.gate.num_pieces, fetch.arrival.gate.has_failed)
+    assert (2 * 4, False) == (fetch.arrival.gate.num_pieces, fetch.arrival.gate.has_failed)
     assert 4 == tiers.counts.restored_files == tiers.counts.fetched
     assert [0, 1, 2, 3] == restored(tiers, links(4))
 
@@ -202,7 +202,7 @@ def test_an_arrival_that_has_ended_writes_to_no_slot_and_leaves_nothing_pinned(t
     tiers = with_files(tmp_path, num_host=8)
     stop_reading(tiers)
     fetch, coming = arriving(tiers, 4)
-    tiers.bring(fetch, coming, [30, 31, 32, 33])
+    tiers.bring(fetch, coming, [30, 31, 32, 33], 0)
     tiers.end(fetch)
     read_on(tiers)
 

@@ -137,7 +137,7 @@ class Operator:
     infer: Infer | None = None  # sizes of output axes that no input names; raises GraphError with the reason
     fewest_bytes: Cost | None = None  # None: every input read once, every output written once
     is_view: bool = False  # outputs are parts of the input's own bytes
-    updates: Mapping[str, str] = field(default_factory=dict)  # output → the input whose storage it continues
+    updates: Mapping[str, str] = field(default_factory=dict)  # output → the input whose storage it writes to, unread
     promise: str = "on the CPU a row's bits follow from its own sequence alone"  # of determinism
 
     def bytes(self, call: Call, sizes: Mapping[str, int]) -> int:

@@ -61,7 +61,8 @@ Operand = tuple[int, int, str]  # address, bytes from one row to the next, dtype
 _ABSENT: Operand = (0, 0, "float32")
 
 
-def append(program: Program, call: KernelCall, operands: Mapping[str, Operand]) -> None:
-    """Bind `call` to addresses and put it at the end of `program`. Optional arguments may be left out."""
+def append(program: Program, call: KernelCall, operands: Mapping[str, Operand], stream: int | None = None) -> None:
+    """Bind `call` to addresses and put it at the end of `program`. Optional arguments may be left out. `stream`: which
+    of those that come while the program runs it reads, and waits for."""
     bound = [operands.get(name, _ABSENT) for name in call.operands]
-    program.add(call.kernel, call.extent, bound, list(call.integers), list(call.numbers))
+    program.add(call.kernel, call.extent, bound, list(call.integers), list(call.numbers), stream)

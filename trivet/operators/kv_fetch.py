@@ -1,7 +1,8 @@
 """The reads of outer tiers as a graph knows them: a stream's blocks that are on their way to slots, and their arrival.
 
-No device computes them. Whoever moves the blocks begins a fetch; a plan waits where it is awaited. What they make of a
-cache is the cache: only between the two, nobody may touch it.
+No device computes them. Whoever moves the blocks begins a fetch; who takes what was awaited waits for each block before
+it reads that. What they make of a cache is the cache: only between the two nobody may read it, and write but behind
+what comes.
 """
 
 from __future__ import annotations
@@ -26,4 +27,4 @@ def _outside(name: str, summary: str) -> Operator:
 
 
 KV_FETCH = register(_outside("kv_fetch", "blocks of the stream begin to come to their slots"), OUTSIDE)
-KV_AWAIT = register(_outside("kv_await", "they are there, and proved"), OUTSIDE)
+KV_AWAIT = register(_outside("kv_await", "each is there, and proved, before it is read"), OUTSIDE)

@@ -248,8 +248,8 @@ class Prefixes:
         if not is_whole:
             self._tiers.let_go(coming)
             return False
-        slots = sequence.slots[sequence.num_named : sequence.num_named + len(coming)]
-        self._tiers.bring(sequence.fetch, coming, slots)
+        first = sequence.num_named
+        self._tiers.bring(sequence.fetch, coming, sequence.slots[first : first + len(coming)], first)
         self._arriving = sequence
         sequence.num_computed += len(coming) * self._pool.slot_tokens
         return True

@@ -16,13 +16,13 @@ from trivet._native import Gate, Program, Sampler, Team
 from trivet.base.dtypes import Array, item_bytes, storage
 from trivet.base.errors import GraphError
 from trivet.base.units import align_up
-from trivet.framework.graph.fetches import fetched_streams
+from trivet.framework.graph.fetches import awaited_streams, fetched_streams
 from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.plan import Batch, Limits, refusal
 from trivet.framework.memory.arena import Arena
 from trivet.framework.memory.planner import Lifetime, place
 from trivet.framework.memory.slots import SlotLayout
-from trivet.operators.contract import Implementation, TensorSpec, choose, operator_named, resolve
+from trivet.operators.contract import OUTSIDE, Implementation, TensorSpec, choose, operator_named, resolve
 from trivet.operators.cpu import KernelCall, Operand, append
 
 ROW_ALIGNMENT = 64  # a cache line, and the widest vector load
@@ -54,9 +54,8 @@ class CpuPlan:
         self.num_slots = num_slots
         self.slot_tokens = slots.slot_tokens
         self.slot_bytes = slots.stride_bytes
-        fetched = fetched_streams(graph)
-        self.pieces = slots.pieces(tuple(fetched.values()))
-        self._num_pieces = {coming: number for number, coming in enumerate(fetched, 1)}  # that make it whole
+        self.pieces = slots.pieces(fetched_streams(graph))
+        self._awaited = awaited_streams(graph)
         self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
         self.graph = graph
         self.sampler = Sampler(team, self.vocab_size, target)
@@ -75,7 +74,7 @@ class CpuPlan:
         self._program = Program(target)
         self.nodes: list[Node] = []  # those that became an instruction, in order
         for node in graph.nodes:
-            if not operator_named(node.operator).is_view and node.operator != "kv_fetch":
+            if not operator_named(node.operator).is_view and node.operator not in OUTSIDE:
                 self._append(node)
         self._inputs = {name: self.view(name) for name in graph.inputs if name in self._offsets}
         self._logits = self.view(graph.outputs[0])
@@ -188,10 +187,6 @@ class CpuPlan:
                 self._operands[made] = self._operands[source]
 
     def _append(self, node: Node) -> None:
-        if node.operator == "kv_await":
-            self._program.add_wait(self._num_pieces[str(node.inputs[0])])
-            self.nodes.append(node)
-            return
         contract, call = operator_named(node.operator), self.graph.call(node)
         chosen = choose(call, "cpu")
         if not isinstance(chosen, Implementation):
@@ -200,7 +195,10 @@ class CpuPlan:
         assert isinstance(lowered, KernelCall)
         names = [a.name for a in (*contract.inputs, *contract.outputs)]
         operands = zip(names, (*node.inputs, *node.outputs), strict=True)
-        append(self._program, lowered, {argument: self._operands[n] for argument, n in operands if n is not None})
+        bound = {argument: self._operands[n] for argument, n in operands if n is not None}
+        # Refused for a kernel that does not wait for what it reads.
+        stream = next((self._awaited[name] for name in node.names if name in self._awaited), None)
+        append(self._program, lowered, bound, stream)
         self.nodes.append(node)
 
 

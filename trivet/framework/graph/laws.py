@@ -78,17 +78,24 @@ def caches_are_read_after_their_write(graph: Graph) -> Iterator[str]:
 
 
 def what_is_fetched_is_awaited(graph: Graph) -> Iterator[str]:
-    """Between its fetch and its `kv_await` nobody reads a stream or writes to it: blocks are coming to its slots."""
-    coming = {name for node in graph.nodes if node.operator == "kv_fetch" for name in node.outputs}
+    """Between its fetch and its `kv_await` nobody reads a stream: blocks are coming to its slots. An operator may write
+    to it, for what a step stores lies behind them, and what that makes is still on its way."""
+    fetched_as: dict[str, str] = {}  # versions of streams that are on their way → what their fetch made
     awaited = set[str]()
     for node in graph.nodes:
+        made_of = {source: made for made, source in continued(node)}
         for name in node.names:
-            if node.operator == "kv_await" and name not in coming:
+            if node.operator == "kv_await" and name in fetched_as:
+                awaited.add(fetched_as[name])
+            elif node.operator == "kv_await":
                 yield f"kv_await takes {name}, which nobody fetches"
-            if node.operator != "kv_await" and name in coming:
+            elif name in fetched_as and (node.operator == "kv_fetch" or name not in made_of):
                 yield f"{node.operator} takes {name}, which is on its way and not awaited"
-            awaited.add(name)
-    for name in sorted(coming - awaited):
+            elif name in fetched_as:
+                fetched_as[made_of[name]] = fetched_as[name]
+        if node.operator == "kv_fetch":
+            fetched_as.update({name: name for name in node.outputs})
+    for name in sorted(set(fetched_as.values()) - awaited):
         yield f"{name} is fetched and never awaited"
 
 

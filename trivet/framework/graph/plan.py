@@ -83,8 +83,8 @@ class Plan(Protocol):
     def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
         """Logits of the wanted rows, float32 [rows, vocab_size]; overwritten by the next step.
 
-        `arriving`: slots of these sequences fill while the step runs. It reads the first stream once one piece of each
-        has come, and so on; of a gate that has failed, what the step makes of its sequence is to be thrown away.
+        `arriving`: slots of these sequences fill while the step runs. It reads of a stream what has come, and waits for
+        the rest; of a gate that has failed, what the step makes of its sequence is to be thrown away.
         """
         ...
 

@@ -37,8 +37,8 @@ class ReferencePlan:
         }
 
     def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
-        for gate in arriving:  # streams come one after the other: whole when the last has come
-            gate.wait(len(self._caches))
+        for gate in arriving:
+            gate.wait(len(self._caches) * gate.num_slots)
         return self.trace(batch)[self._graph.outputs[0]].astype(np.float32)
 
     def trace(self, batch: Batch) -> dict[str, Array]:

@@ -35,15 +35,19 @@ class Arrival:
     def bring(self, files: FileTier, memory: SlotMemory) -> bool:
         """Move all: the first piece of every block, then the second of every one. False when one did not come, and the
         gate has failed; else the blocks are whole, their checksums beside them."""
-        recorded = [block.checksums or files.begin(block.link) for block in self.blocks]
+        recorded: list[tuple[int, ...]] = []  # of each block, known from its first piece on
         for number, piece in enumerate(memory.pieces):
-            for block, slot, proofs in zip(self.blocks, self.slots, recorded, strict=True):
-                if proofs is None or not self._bring_piece(files, memory, block, slot, number, piece, proofs[number]):
+            for i, (block, slot) in enumerate(zip(self.blocks, self.slots, strict=True)):
+                if number == 0:
+                    recorded.append(block.checksums or files.begin(block.link) or ())
+                if not recorded[i] or not self._bring_piece(
+                    files, memory, block, slot, number, piece, recorded[i][number]
+                ):
                     self.gate.fail()
                     return False
-            self.gate.advance()
+                self.gate.advance()
         for block, proofs in zip(self.blocks, recorded, strict=True):
-            block.checksums = proofs or ()
+            block.checksums = proofs
         return True
 
     def _bring_piece(

@@ -237,10 +237,11 @@ class Tiers:
                 reserved.append(block)
         return reserved
 
-    def bring(self, fetch: Fetch, blocks: Sequence[HostBlock], slots: Sequence[int]) -> None:
-        """What was reserved is to come into these slots while a step runs: before all else, and piece by piece."""
+    def bring(self, fetch: Fetch, blocks: Sequence[HostBlock], slots: Sequence[int], first: int) -> None:
+        """What was reserved is to come into these slots, of a sequence from its `first` on, while a step runs: before
+        all else, and piece by piece."""
         left_s = fetch.until_s - self._clock()
-        arrival = Arrival(blocks, slots, Gate(time.monotonic() + left_s))
+        arrival = Arrival(blocks, slots, Gate(time.monotonic() + left_s, first, slots))
         with self._lock:
             fetch.arrival = arrival
             self._arrivals.append(arrival)

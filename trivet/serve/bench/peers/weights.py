@@ -70,6 +70,18 @@ def random_weights(source: Path, home: Path, tell: Callable[[str], None]) -> Wei
     return _written(_NAME_OF_RANDOM, home, lambda made: _write_random(source, made), tell)
 
 
+def first_layers(source: Path, num_layers: int, path: Path) -> None:
+    """Write to `path` what the GGUF file `source` has, but for the layers behind the first `num_layers`."""
+    reader = gguf.GGUFReader(source)
+    block_count = f"{reader.fields['general.architecture'].contents()}.block_count"
+    writer = _writer(reader, path, {block_count: num_layers})
+    for tensor in reader.tensors:
+        _, _, rest = tensor.name.partition("blk.")
+        if not rest or int(rest.split(".")[0]) < num_layers:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    _finish(writer)
+
+
 def _written(name: str, home: Path, write: Callable[[Path], None], tell: Callable[[str], None]) -> Weights:
     weights = Weights(name, home / f"{name}-weights")
     weights.folder.mkdir(parents=True, exist_ok=True)
