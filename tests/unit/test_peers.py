@@ -137,15 +137,16 @@ def test_the_picture_is_well_formed_and_names_every_peer() -> None:
     assert {"speed & ease", "decode", "a < b", "c & d"} <= set(texts)
 
 
-def small_llama(path: Path) -> Path:
-    """One layer of random numbers, as llama.cpp stores it."""
+def small_llama(path: Path, num_layers: int = 1) -> Path:
+    """Layers of random numbers, as llama.cpp stores them."""
     hidden, inner, kv = 64, 128, 32
-    shapes = {"token_embd": (96, hidden), "output_norm": (hidden,), "blk.0.attn_norm": (hidden,),
-              "blk.0.attn_q": (hidden, hidden), "blk.0.attn_k": (kv, hidden), "blk.0.attn_v": (kv, hidden),
-              "blk.0.attn_output": (hidden, hidden), "blk.0.ffn_norm": (hidden,), "blk.0.ffn_gate": (inner, hidden),
-              "blk.0.ffn_up": (inner, hidden), "blk.0.ffn_down": (hidden, inner)}  # fmt: skip
+    layer = {"attn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden),
+             "attn_output": (hidden, hidden), "ffn_norm": (hidden,), "ffn_gate": (inner, hidden),
+             "ffn_up": (inner, hidden), "ffn_down": (hidden, inner)}  # fmt: skip
+    shapes = {"token_embd": (96, hidden), "output_norm": (hidden,)}
+    shapes |= {f"blk.{i}.{name}": shape for i in range(num_layers) for name, shape in layer.items()}
     rng = np.random.default_rng(0)
-    writer = gguf_writer(path)
+    writer = gguf_writer(path, block_count=num_layers)
     add_tokenizer(writer)
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", rng.standard_normal(shape, np.float32))
@@ -189,12 +190,12 @@ def test_a_form_is_written_once_when_it_is_asked_for_and_again_where_it_was_inte
 
 
 def test_the_first_layers_of_a_file_are_those_of_the_whole_without_the_rest(tmp_path: Path) -> None:
-    source, path = small_llama(tmp_path / "small.gguf"), tmp_path / "first.gguf"
-    first_layers(source, 0, path)
+    source, path = small_llama(tmp_path / "small.gguf", num_layers=3), tmp_path / "first.gguf"
+    first_layers(source, 2, path)
     whole, first = open_checkpoint(source), open_checkpoint(path)
 
-    assert (1, 0) == (whole.config["num_hidden_layers"], first.config["num_hidden_layers"])
-    assert {name for name in whole.tensors if not name.startswith("model.layers.0.")} == set(first.tensors)
+    assert (3, 2) == (whole.config["num_hidden_layers"], first.config["num_hidden_layers"])
+    assert {name for name in whole.tensors if not name.startswith("model.layers.2.")} == set(first.tensors)
     for name in first.tensors:
         assert values(whole, name).tobytes() == values(first, name).tobytes()
 
