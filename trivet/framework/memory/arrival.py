@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trivet._native import Gate
 from trivet.framework.memory.block import checksum
-from trivet.framework.memory.file_tier import FileTier
+from trivet.framework.memory.files import Files
 from trivet.framework.memory.host_tier import HostBlock
 from trivet.framework.memory.slot_memory import SlotMemory
 
@@ -32,7 +32,7 @@ class Arrival:
             self._is_ended = True
         self.gate.fail()
 
-    def bring(self, files: FileTier, memory: SlotMemory) -> bool:
+    def bring(self, files: Files, memory: SlotMemory) -> bool:
         """Move all: the first piece of every block, then the second of every one. False when one did not come, and the
         gate has failed; else the blocks are whole, their checksums beside them."""
         recorded: list[tuple[int, ...]] = []  # of each block, known from its first piece on
@@ -51,7 +51,7 @@ class Arrival:
         return True
 
     def _bring_piece(
-        self, files: FileTier, memory: SlotMemory, block: HostBlock, slot: int, number: int, piece: slice, recorded: int
+        self, files: Files, memory: SlotMemory, block: HostBlock, slot: int, number: int, piece: slice, recorded: int
     ) -> bool:
         if self.gate.has_failed:  # too late, or nobody wants it any more
             return False

@@ -84,12 +84,7 @@ class FileTier:
         self._pinned: set[str] = set()  # file names that are not evicted by this process
         self._unproved: list[bytes] = []  # the writer's: what this round of scrubbing has not come to
         self._used_bytes = 0
-        if budget_bytes < HEADER_BYTES + block_bytes:
-            raise ResourceError(
-                f"--kv-dir-bytes is {format_bytes(budget_bytes)}, one block of this model is "
-                f"{format_bytes(HEADER_BYTES + block_bytes)}",
-                "ask for more, or leave --kv-dir out",
-            )
+        blocks_in(budget_bytes, block_bytes)
         try:
             for place in ("partial", *_PLACES):
                 (folder / place).mkdir(mode=0o700, parents=True, exist_ok=True)  # what people wrote can be read there
@@ -361,6 +356,17 @@ class FileTier:
     def _failed(self, act: str, error: OSError) -> None:
         self.counts.failures += 1
         _log.warning('event=kv_file_failed act=%s folder=%s reason="%s"', act, self._folder, error.strerror)
+
+
+def blocks_in(budget_bytes: int, block_bytes: int) -> int:
+    """How many blocks a budget of physical bytes holds. Raises ResourceError when it is none."""
+    stored_bytes = HEADER_BYTES + block_bytes
+    if budget_bytes < stored_bytes:
+        raise ResourceError(
+            f"--kv-dir-bytes is {format_bytes(budget_bytes)}, one block of this model is {format_bytes(stored_bytes)}",
+            "ask for more, or leave --kv-dir out",
+        )
+    return budget_bytes // stored_bytes
 
 
 def _mark_used(file: int) -> None:

@@ -32,12 +32,7 @@ class HostTier:
     """As many blocks of `block_bytes` as fit in `num_bytes`. Raises ResourceError when none does."""
 
     def __init__(self, num_bytes: int, block_bytes: int) -> None:
-        self.num_blocks = num_bytes // block_bytes
-        if self.num_blocks == 0:
-            raise ResourceError(
-                f"--kv-host-bytes is {format_bytes(num_bytes)}, one block of this model is {format_bytes(block_bytes)}",
-                "ask for more, or leave it out",
-            )
+        self.num_blocks = blocks_in(num_bytes, block_bytes)
         self._arena = Arena(self.num_blocks * block_bytes, "KV host tier", "--kv-host-bytes")
         self._free = [self._arena.view(i * block_bytes, (block_bytes,), np.uint8) for i in range(self.num_blocks)][::-1]
         self._blocks: OrderedDict[bytes, HostBlock] = OrderedDict()  # by name, the next to go first
@@ -97,3 +92,13 @@ class HostTier:
                 self._free.append(block.payload)
                 return True
         return False
+
+
+def blocks_in(num_bytes: int, block_bytes: int) -> int:
+    """How many blocks fit in so much memory. Raises ResourceError when none does."""
+    if num_bytes < block_bytes:
+        raise ResourceError(
+            f"--kv-host-bytes is {format_bytes(num_bytes)}, one block of this model is {format_bytes(block_bytes)}",
+            "ask for more, or leave it out",
+        )
+    return num_bytes // block_bytes

@@ -19,7 +19,7 @@ from trivet._native import Gate
 from trivet.framework.memory.arrival import Arrival
 from trivet.framework.memory.block import checksums
 from trivet.framework.memory.chain import Identity, Link
-from trivet.framework.memory.file_tier import FileTier
+from trivet.framework.memory.files import Files
 from trivet.framework.memory.host_tier import HostBlock, HostTier
 from trivet.framework.memory.slot_memory import SlotMemory
 from trivet.framework.memory.worth import Worth
@@ -32,7 +32,7 @@ _ROUND_PAUSE_S = 3600.0  # between two rounds of that over all blocks
 _LOOK_PAUSE_S = 60.0  # between two looks at what other processes wrote
 
 
-_Act = Callable[[FileTier], None]  # what the thread that writes is asked to do between two batches
+_Act = Callable[[Files], None]  # what the thread that writes is asked to do between two batches
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Tiers:
         identity: Identity,
         memory: SlotMemory,
         host: HostTier,
-        files: FileTier | None = None,
+        files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
@@ -92,13 +92,9 @@ class Tiers:
         self._is_closed = False
         self._next_round_s = clock()
         self._num_queued = 0  # blocks that fetches in progress may still read
-        self._threads = [
-            threading.Thread(target=run, args=(files,), name=f"trivet-kv-{name}", daemon=True)
-            for name, run in (("reader", self._read_files), ("writer", self._write_files))
-            if files is not None
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        if files is not None:
+            self._start(files)
 
     @property
     def slot_bytes(self) -> int:
@@ -291,40 +287,58 @@ class Tiers:
         self.host.check()
         self.host.close()
 
-    def _read_files(self, files: FileTier) -> None:
+    def _start(self, files: Files) -> None:
+        """Let one thread read and another write, from now on."""
+        for name, run in (("reader", self._read_files), ("writer", self._write_files)):
+            thread = threading.Thread(target=run, args=(files,), name=f"trivet-kv-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _read_files(self, files: Files) -> None:
         while (item := self._reads.get()) is not None:
             self._bring_arrivals(files)
             if isinstance(item, Fetch):
                 self._read_fetch(files, item)
 
-    def _read_fetch(self, files: FileTier, fetch: Fetch) -> None:
+    def _read_fetch(self, files: Files, fetch: Fetch) -> None:
         for link in fetch.links:
             if not self._read_one(files, fetch, link):
                 break
             self._bring_arrivals(files)
+        self._has_read(fetch)
+
+    def _has_read(self, fetch: Fetch) -> None:
+        """All of it, or all that will be."""
         with self._lock:
             self._num_queued -= len(fetch.links)
         fetch.done.set()
 
-    def _read_one(self, files: FileTier, fetch: Fetch, link: Link) -> bool:
+    def _read_one(self, files: Files, fetch: Fetch, link: Link) -> bool:
+        block = self._begin_read(fetch, link)
+        return block is not None and (bool(block.checksums) or self._end_read(files, fetch, block))
+
+    def _begin_read(self, fetch: Fetch, link: Link) -> HostBlock | None:
+        """Room for that block of the fetch, or the block itself if it is here already; None when there is none, or
+        nobody wants it any more."""
         with self._lock:
             if fetch.is_ended or fetch.arrival is not None:
-                return False
+                return None
             fetch.num_read += 1
             block = self.host.find(link.name)
-            if block is not None:
-                block.num_pins += 1
-                fetch.blocks.append(block)
-                return True
-            block = self.host.reserve(link)
-        if block is None:
-            return False
+            if block is None:
+                return self.host.reserve(link)
+            block.num_pins += 1
+            fetch.blocks.append(block)
+            return block
+
+    def _end_read(self, files: Files, fetch: Fetch, block: HostBlock) -> bool:
+        """Fill it; false when it does not come."""
         start = self._clock()
-        found = files.read(link, block.payload)
+        found = files.read(block.link, block.payload)
         if found is not None:
             self.worth.block.learn(self._clock() - start, 1)
         with self._lock:
-            is_new = found is not None and self.host.find(link.name) is None
+            is_new = found is not None and self.host.find(block.link.name) is None
             if found is not None and is_new:
                 block.checksums, block.is_from_files = found, True
                 self.host.keep(block)
@@ -335,7 +349,7 @@ class Tiers:
                 self.host.unpin(block)
         return found is not None
 
-    def _bring_arrivals(self, files: FileTier) -> None:
+    def _bring_arrivals(self, files: Files) -> None:
         while self._arrivals:
             arrival = self._arrivals.popleft()
             num_read = sum(not block.checksums for block in arrival.blocks)
@@ -363,7 +377,7 @@ class Tiers:
             self.host.touch(block)
             self.counts.restored_host += 1
 
-    def _write_files(self, files: FileTier) -> None:
+    def _write_files(self, files: Files) -> None:
         pause_s = _SCRUB_PAUSE_S
         while not self._is_closed:
             item = self._next_write(pause_s)
@@ -374,12 +388,15 @@ class Tiers:
                 batch.append(item)
                 item = self._next_write(0) if len(batch) < _MAX_BATCH else None
             if batch:
-                files.publish([(block.link, block.payload, block.checksums) for block in batch])
-                self.let_go(batch)
+                self._publish(files, batch)
             if item is not None:
                 item(files)
 
-    def _idle(self, files: FileTier) -> float:
+    def _publish(self, files: Files, batch: Sequence[HostBlock]) -> None:
+        files.publish([(block.link, block.payload, block.checksums) for block in batch])
+        self.let_go(batch)
+
+    def _idle(self, files: Files) -> float:
         """Something useful while there is nothing to write; the seconds until the next."""
         if self._clock() >= self._next_round_s:
             if files.scrub_next():
@@ -395,5 +412,5 @@ class Tiers:
         except queue.Empty:
             return None
 
-    def _stop_writing(self, files: FileTier) -> None:
+    def _stop_writing(self, files: Files) -> None:
         self._is_closed = True
