@@ -18,6 +18,9 @@ from trivet.operators.kv_layout import BLOCK_TOKENS
 STREAM_ALIGNMENT = 64  # a cache line, and the widest vector load
 SLOT_ALIGNMENT = 4096  # a page, so that one slot can be one direct I/O
 DEFAULT_SLOT_BYTES = 2 * MIB
+# Half of a sequence's last slot is empty, on average. With 12 KiB for a token 160 tokens would fit 2 MiB: conversations
+# of some 1,250 tokens (Azure's trace of 2023) leave 5.9 % of what they hold empty then, and 4.9 % with 128.
+MAX_SLOT_TOKENS = 128
 MAX_PINNED_SHARE = 0.5  # of a pool: what is pinned nobody else can use
 
 
@@ -56,14 +59,14 @@ def lay_out(
 ) -> SlotLayout:
     """Slots of at most `slot_bytes` for streams of so many bytes per token; or of `slot_tokens` tokens if given.
 
-    A slot holds the most whole blocks that fit, 16 tokens each, as attention walks them; and never less than one:
-    where a block alone is larger than `slot_bytes`, the slot is as large as that block (read `stride_bytes`).
+    A slot holds the most whole blocks that fit, 16 tokens each, as attention walks them, up to 128 tokens; and never
+    less than one block: where that alone is larger than `slot_bytes`, the slot is as large (read `stride_bytes`).
     """
     assert token_bytes, "a pool needs a stream"
     if slot_tokens is not None:
         return _cut(token_bytes, slot_tokens)
     tokens = BLOCK_TOKENS
-    while _cut(token_bytes, tokens + BLOCK_TOKENS).stride_bytes <= slot_bytes:
+    while tokens < MAX_SLOT_TOKENS and _cut(token_bytes, tokens + BLOCK_TOKENS).stride_bytes <= slot_bytes:
         tokens += BLOCK_TOKENS
     return _cut(token_bytes, tokens)
 
