@@ -38,6 +38,15 @@ class Size(click.ParamType[int]):
             self.fail(f"{error.message}: {error.hint}", param, ctx)
 
 
+class Bandwidth(Size):
+    """Bytes a second: 3GB/s."""
+
+    name = "bandwidth"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return super().convert(value.removesuffix("/s") if isinstance(value, str) else value, param, ctx)
+
+
 DEVICE = click.Choice(get_args(DeviceName))
 DTYPE = click.Choice(get_args(ModelFormat))
 WEIGHTS = click.Choice(get_args(MatrixFormat))

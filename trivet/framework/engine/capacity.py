@@ -22,6 +22,9 @@ from trivet.framework.memory.slots import lay_out
 COMPUTE_SHARE, MEMORY_SHARE = 0.7, 0.6
 # Of a device's memory: the driver, CANN's own buffers and the allocator's rounding take the rest.
 USABLE_SHARE = 0.9
+# What copies between a host and its chip reach of PCIe 4.0 x16, 31.5 GB/s each way, which that model has for the PCIe
+# cards of A2: packets take about a fifth.
+HOST_LINK_BYTES_PER_S = 25e9
 
 
 @dataclass(frozen=True)
