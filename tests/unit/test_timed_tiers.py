@@ -117,7 +117,7 @@ def test_a_step_waits_for_what_comes_while_it_runs_as_long_as_the_engine_reckons
     fetch = tiers.fetch(links, 4)
     assert fetch is not None
     fetch.until_s = inf
-    tiers.bring(fetch, tiers.reserve(fetch, links), list(range(num_blocks)))
+    tiers.bring(fetch, tiers.reserve(fetch, links), list(range(num_blocks)), 0)
     gate = fetch.arrival.gate
 
     assert 0 == tiers.stall_s([], step_s)
@@ -134,7 +134,7 @@ def test_what_comes_too_late_is_not_waited_for():
     fetch = tiers.fetch(links, 4)
     assert fetch is not None
     fetch.until_s = 3e-3  # of 4 ms; half of them are there by then
-    tiers.bring(fetch, tiers.reserve(fetch, links), [0, 1, 2, 3])
+    tiers.bring(fetch, tiers.reserve(fetch, links), [0, 1, 2, 3], 0)
 
     assert 2e-3 + 1e-3 == pytest.approx(tiers.stall_s([fetch.arrival.gate], 0.0))
     assert fetch.arrival.gate.has_failed

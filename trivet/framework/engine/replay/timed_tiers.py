@@ -78,8 +78,8 @@ class TimedTiers(Tiers):
             fetch.done = _Done(self)
         return fetch
 
-    def bring(self, fetch: Fetch, blocks: Sequence[HostBlock], slots: Sequence[int]) -> None:
-        super().bring(fetch, blocks, slots)
+    def bring(self, fetch: Fetch, blocks: Sequence[HostBlock], slots: Sequence[int], first: int) -> None:
+        super().bring(fetch, blocks, slots, first)
         if self._filling is not None:  # the thread ends that first
             self._fill(self._filling)
         assert fetch.arrival is not None
@@ -89,7 +89,8 @@ class TimedTiers(Tiers):
         self._coming = _Coming(fetch.arrival.gate, start_s, self._reader.now_s, fetch.until_s)
 
     def stall_s(self, gates: Sequence[Gate], step_s: float) -> float:
-        """How long a step that begins now, and computes for `step_s`, waits at these gates before it has computed."""
+        """How long a step that begins now, and computes for `step_s`, waits at these gates before it has computed: as
+        though a layer waited for all blocks of its own before it begins, which is what `Worth` reckons with."""
         coming = self._coming
         if coming is None or coming.gate not in gates:
             return 0.0
