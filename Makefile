@@ -47,8 +47,8 @@ test-aarch64:  ## The kernels' own tests for Arm, under qemu-user (needs g++-aar
 
 test-instructions:  ## Instructions of fixed steps, under valgrind, beside the committed counts (needs valgrind)
 	cmake -S native -B build/instructions -DTRIVET_PYTHON=OFF -DTRIVET_TESTS=ON -DCMAKE_BUILD_TYPE=Release
-	cmake --build build/instructions --parallel --target fixed_step
-	$(PYTHON) benchmarks/instructions.py build/instructions/fixed_step
+	cmake --build build/instructions --parallel --target fixed_step fixed_choice
+	$(PYTHON) benchmarks/instructions.py build/instructions
 
 test-ascend: $(ASCEND)/installed  ## What proves the Ascend code without an Ascend, in an environment of its own (.venv-ascend)
 	$(ASCEND)/bin/python -m pytest tests/ascend/test_torch.py tests/ascend/test_fake_device.py tests/ascend/test_torch_loading.py tests/ascend/test_rank_processes.py $(wildcard tests/ascend/test_triton_[cr]*.py tests/ascend/test_hivm_*.py)

@@ -136,7 +136,7 @@ class Sampler:
         changed back. Raises ValueError for rows that do not match, or a history that is wanted and missing.
         """
 
-def uniform(seed: int, choice: int, position: int) -> float:
+def uniform(seed: int, choice: int, position: int, attempt: int = 0) -> float:
     """The number in [0, 1) that belongs to a place: Philox 4x64-10 keyed by (seed, choice), counter at `position`."""
 
 def targets() -> list[str]:

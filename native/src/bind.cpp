@@ -171,7 +171,7 @@ NB_MODULE(_native, module) {
         .def_prop_ro("vocab_size", &tv::Sampler::vocab_size)
         .def("choose", choose, "logits"_a, "draws"_a, "num_tokens"_a, "histories"_a);
 
-    module.def("uniform", tv::uniform, "seed"_a, "choice"_a, "position"_a);
+    module.def("uniform", tv::uniform, "seed"_a, "choice"_a, "position"_a, "attempt"_a = 0);
     module.def("targets", [] {
         std::vector<std::string> names;
         for (const tv::Target& target : tv::supported_targets()) names.emplace_back(target.name);

@@ -69,9 +69,8 @@ TV_INLINE Block fma(const Block& a, const Block& b, const Block& c) {
     return each_part([&](int i) { return fma(a.part[i], b.part[i], c.part[i]); });
 }
 
-// The second where one of two is no number.
 TV_INLINE Block larger(const Block& a, const Block& b) {
-    return each_part([&](int i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
+    return each_part([&](int i) { return greater(a.part[i], b.part[i]); });
 }
 
 // The first n lanes of a; `otherwise` in the rest, whatever they held.
@@ -125,7 +124,7 @@ TV_INLINE float sum_of(const Block& a) {
     return fold(a, [](Vec x, Vec y) { return x + y; });
 }
 TV_INLINE float max_of(const Block& a) {
-    return fold(a, [](Vec x, Vec y) { return x > y ? x : y; });
+    return fold(a, [](Vec x, Vec y) { return greater(x, y); });
 }
 
 // x = n ln 2 + r with |r| ≤ ln 2 / 2: e^r by its Taylor series to r^7 (what is left out is below 6e-9), and n as the

@@ -75,16 +75,13 @@ struct Kernel {
 
 // What the sampler does over a whole row of logits, in groups of this many tokens.
 constexpr int64_t kSampleGroup = 64;
-constexpr int kNumSamplePlaces = 512;  // a token's place: how far below the likeliest its scaled logit is, in steps of
-constexpr float kPlacesPerNat = 32.0f;  // 1/32; the last place has all below
 struct SamplePasses {
     float (*survey)(const float* row, int64_t size, float* largest);
-    void (*weigh_group)(const float* group, int64_t n, float max, float sharpness, float* weights);
-    double (*weigh_row)(const float* row, int64_t size, float max, float sharpness, float* weights, float* sums);
-    void (*place_group)(const float* group, int64_t n, float max, float sharpness, uint16_t* places);
-    float (*sum_from)(const float* weights, int64_t size, float least);
-    double (*split_row)(const float* row, int64_t size, const float* weights, float low, float high, float* sums,
-                        uint64_t* open);
+    float (*weigh)(const float* row, int64_t size, float sharpness, float* largest, float* sums);
+    void (*sum_from)(const float* row, int64_t size, const float* largest, float max, float sharpness, float least,
+                     float* sums);
+    void (*weigh_group)(const float* group, int64_t n, float largest, float sharpness, float* weights);
+    uint64_t (*find_from)(const float* group, int64_t n, float least);
 };
 
 struct KernelTable {

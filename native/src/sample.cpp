@@ -1,48 +1,46 @@
-// The passes of the sampler over a whole row of logits: the largest of each group of 64, and the sums of their weights.
+// The passes of the sampler over a row of logits, in groups of 64: the largest of each group, and what its weights sum
+// up to. A group is weighed against its own largest, so that the row is read once; its sum is scaled afterwards.
 #include "block.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
 
 constexpr int kGroupBlocks = kSampleGroup / kBlock;
+constexpr float kInfinity = __builtin_inff();
+constexpr float kLowest = -3.40282347e38f;  // -infinity weighs nothing, and is nothing to weigh against
+constexpr float kDoublingsPerNat = 1.44269504f;
 
-// Block b of a group of which n logits exist; -inf in place of the others.
-TV_INLINE Block load_logits(const float* group, int b, int64_t n) {
-    const int64_t left = n - b * kBlock;
-    if (left >= kBlock) return load_block(group + b * kBlock);
-    if (left <= 0) return broadcast_block(-__builtin_inff());
-    return first_lanes(load_block(group + b * kBlock, left), left, -__builtin_inff());
-}
+struct Group {
+    Block part[kGroupBlocks];
+};
 
-// largest: [groups]. Returns the largest of the row; NaN where a logit is NaN or +inf.
-static float survey(const float* row, int64_t size, float* largest) {
-    const Block infinity = broadcast_block(__builtin_inff());
-    Block worst = broadcast_block(0.0f);  // above 0 in a lane that met NaN or +inf
-    float most = -__builtin_inff();
-    for (int64_t first = 0; first < size; first += kSampleGroup) {
-        Block found = broadcast_block(-__builtin_inff());
-        TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-            const Block logits = load_logits(row + first, b, size - first);
-            worst = each_part([&](int i) { return logits.part[i] < infinity.part[i] ? worst.part[i] : infinity.part[i]; });
-            found = larger(logits, found);
-        }
-        *largest = max_of(found);
-        most = *largest > most ? *largest : most;
-        ++largest;
+// A group of which n logits exist; -inf in place of the others.
+TV_INLINE Group load_group(const float* logits, int64_t n) {
+    Group group;
+    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
+        const int64_t left = n - b * kBlock;
+        const float* from = logits + b * kBlock;
+        if (left >= kBlock) group.part[b] = load_block(from);
+        else if (left > 0) group.part[b] = first_lanes(load_block(from, left), left, -kInfinity);
+        else group.part[b] = broadcast_block(-kInfinity);
     }
-    return max_of(worst) == 0.0f ? most : __builtin_nanf("");
+    return group;
 }
 
-TV_INLINE Block scale(const Block& logits, float max, float sharpness) {
-    return (logits - broadcast_block(max)) * broadcast_block(sharpness);
+// A NaN is passed over.
+TV_INLINE float largest_of(const Group& group) {
+    Block found = broadcast_block(-kInfinity);
+    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) found = larger(group.part[b], found);
+    return max_of(found);
 }
 
-// 2^x for x ≤ 0; 0 where that is below the smallest normal float, at -infinity too. With fewer operations than e^x has:
-// what is left of x after its integer is exact. The polynomial, of least relative error on [-1/2, 1/2], is off by
-// 2e-9, and by 8e-8 as it is rounded.
+// 2^x for x ≤ 0; 0 from about -126.5 on; NaN stays NaN. With fewer operations than e^x has: what is left of x after its
+// integer is exact. The polynomial, of least relative error on [-1/2, 1/2], is off by 2e-9, and by 8e-8 as it is rounded.
 TV_INLINE Vec exp2_of_negative(Vec x) {
-    const Vec sum = x + kRounder;
-    const Vec r = x - (sum - kRounder);
+    x = greater(broadcast(-127.0f), x);
+    // The integer comes to lie in the low bits, with the bias of an exponent: from there it is shifted to its place.
+    const Vec sum = x + (kRounder + 127.0f);
+    const Vec r = x - (sum - (kRounder + 127.0f));
     Vec p = broadcast(1.53533620e-4f);
     p = fma(p, r, broadcast(1.33988739e-3f));
     p = fma(p, r, broadcast(9.61843692e-3f));
@@ -50,96 +48,110 @@ TV_INLINE Vec exp2_of_negative(Vec x) {
     p = fma(p, r, broadcast(2.40226477e-1f));
     p = fma(p, r, broadcast(6.93147182e-1f));
     p = fma(p, r, broadcast(1.0f));
-    // The integer is in the low bits of `sum`; what lies above it is shifted out.
-    const Words scaled = bits_as<Words>(p) + (bits_as<Words>(sum) << 23);
-    return x < -125.0f ? broadcast(0.0f) : bits_as<Vec>(scaled);
+    return p * bits_as<Vec>(bits_as<Words>(sum) << 23);
 }
 
-// exp((logit - max) · sharpness) of a group of which n logits exist; 0 in place of the others.
-TV_INLINE void weigh_blocks(const float* group, int64_t n, float max, float sharpness, Block (&weights)[kGroupBlocks]) {
-    const float doublings = sharpness * 1.44269504f;
-    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-        const Block scaled = scale(load_logits(group, b, n), max, doublings);
-        weights[b] = each_part([&](int i) { return exp2_of_negative(scaled.part[i]); });
+// exp((logit - highest) · sharpness), doublings being the sharpness in powers of two.
+TV_INLINE Block weights_of(const Block& logits, float highest, float doublings) {
+    const float against = highest > kLowest ? highest : kLowest;
+    const Block x = (logits - broadcast_block(against)) * broadcast_block(doublings);
+    return each_part([&](int i) { return exp2_of_negative(x.part[i]); });
+}
+
+TV_INLINE Group weights_of(const Group& group, float largest, float doublings) {
+    Group weights;
+    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) weights.part[b] = weights_of(group.part[b], largest, doublings);
+    return weights;
+}
+
+TV_INLINE float sum_of(const Group& weights) {
+    return sum_of((weights.part[0] + weights.part[1]) + (weights.part[2] + weights.part[3]));
+}
+
+// Sums of weights against the largest of their groups become sums of weights against the largest of all.
+static void scale_sums(const float* largest, int64_t num_groups, float max, float doublings, float* sums) {
+    for (int64_t g = 0; g < num_groups; g += kBlock) {
+        const int64_t n = num_groups - g;
+        const Block scales = weights_of(load_block(largest + g, n), max, doublings);
+        store_block(sums + g, load_block(sums + g, n) * scales, n);
     }
 }
 
-static void weigh_group(const float* group, int64_t n, float max, float sharpness, float* weights) {
-    Block blocks[kGroupBlocks];
-    weigh_blocks(group, n, max, sharpness, blocks);
-    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) store_block(weights + b * kBlock, blocks[b]);
-}
-
-TV_INLINE float sum_of(const Block (&weights)[kGroupBlocks]) {
-    return sum_of((weights[0] + weights[1]) + (weights[2] + weights[3]));
-}
-
-// weights: [groups · 64]; sums: [groups]. Returns the sum of those.
-static double weigh_row(const float* row, int64_t size, float max, float sharpness, float* weights, float* sums) {
-    double total = 0.0;
+// largest: [groups]. Returns the largest of the row; NaN where a logit is NaN or +inf.
+static float survey(const float* row, int64_t size, float* largest) {
+    const Block infinity = broadcast_block(kInfinity);
+    Block worst = broadcast_block(0.0f);  // above 0 in a lane that met NaN or +inf
+    float most = -kInfinity;
     for (int64_t first = 0; first < size; first += kSampleGroup) {
-        Block blocks[kGroupBlocks];
-        weigh_blocks(row + first, size - first, max, sharpness, blocks);
-        TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) store_block(weights + first + b * kBlock, blocks[b]);
-        *sums = sum_of(blocks);
-        total += *sums++;
-    }
-    return total;
-}
-
-// The places of a group of which n logits exist; the last for the others.
-static void place_group(const float* group, int64_t n, float max, float sharpness, uint16_t* places) {
-    // Adding 2^23 rounds to an integer and leaves it in the low bits.
-    const float rounder = 8388608.0f, last = kNumSamplePlaces - 1;
-    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-        const Block scaled = scale(load_logits(group, b, n), max, sharpness);
-        TV_UNROLL for (int i = 0; i < kParts; ++i) {
-            const Vec below = scaled.part[i] * -kPlacesPerNat;
-            const Vec place = below < last ? below : broadcast(last);
-            store_halves(places + b * kBlock + i * kLanes, bits_as<Words>(place + rounder));
-        }
-    }
-}
-
-// Of weights [size], whole groups, the sum of those that are at least `least`.
-static float sum_from(const float* weights, int64_t size, float least) {
-    Block sums[kGroupBlocks];
-    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) sums[b] = broadcast_block(0.0f);
-    for (int64_t first = 0; first < size; first += kSampleGroup) {
+        const Group group = load_group(row + first, size - first);
         TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-            const Block each = load_block(weights + first + b * kBlock);
-            sums[b] = sums[b] + each_part([&](int i) {
-                return each.part[i] >= least ? each.part[i] : broadcast(0.0f);
+            worst = each_part([&](int i) {
+                return group.part[b].part[i] < infinity.part[i] ? worst.part[i] : infinity.part[i];
             });
         }
+        *largest = largest_of(group);
+        most = *largest > most ? *largest : most;
+        ++largest;
     }
-    return sum_of(sums);
+    return max_of(worst) == 0.0f ? most : __builtin_nanf("");
 }
 
-// sums: [groups], the weights of the logits from `high` on; open: [groups], a bit for each logit from `low` up to
-// `high`. Returns the sum of the sums.
-static double split_row(const float* row, int64_t size, const float* weights, float low, float high, float* sums,
-                        uint64_t* open) {
-    double total = 0.0;
-    for (int64_t first = 0; first < size; first += kSampleGroup) {
-        Block kept[kGroupBlocks];
-        uint64_t bits = 0;
+// largest, sums: [groups], of the weights against the largest logit of all, which is returned. Sums are NaN where a
+// logit is NaN or +inf.
+static float weigh(const float* row, int64_t size, float sharpness, float* largest, float* sums) {
+    const float doublings = sharpness * kDoublingsPerNat;
+    float most = -kInfinity, next = largest_of(load_group(row, size));
+    int64_t g = 0;
+    for (int64_t first = 0; first < size; first += kSampleGroup, ++g) {
+        // The next group's is found meanwhile: weighing has to wait for it, and folding lanes takes its time.
+        const int64_t left = size - first, following = left - kSampleGroup;
+        largest[g] = next;
+        if (following > 0) next = largest_of(load_group(row + first + kSampleGroup, following));
+        most = largest[g] > most ? largest[g] : most;
+        sums[g] = sum_of(weights_of(load_group(row + first, left), largest[g], doublings));
+    }
+    scale_sums(largest, g, most, doublings, sums);
+    return most;
+}
+
+// sums: [groups], as those of `weigh`, of the logits that are at least `least`. largest: [groups], as found by it.
+static void sum_from(const float* row, int64_t size, const float* largest, float max, float sharpness, float least,
+                     float* sums) {
+    const float doublings = sharpness * kDoublingsPerNat;
+    int64_t g = 0;
+    for (int64_t first = 0; first < size; first += kSampleGroup, ++g) {
+        sums[g] = 0.0f;
+        if (largest[g] < least) continue;
+        const Group group = load_group(row + first, size - first);
+        Group weights = weights_of(group, largest[g], doublings);
         TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-            const Block logits = load_logits(row + first, b, size - first);
-            TV_UNROLL for (int i = 0; i < kParts; ++i) {
-                const int at = b * kBlock + i * kLanes;
-                const Vec each = logits.part[i];
-                kept[b].part[i] = each >= high ? load(weights + first + at) : broadcast(0.0f);
-                bits |= static_cast<uint64_t>(lanes_from(each, low) ^ lanes_from(each, high)) << at;
-            }
+            weights.part[b] = each_part([&](int i) {
+                return group.part[b].part[i] >= least ? weights.part[b].part[i] : broadcast(0.0f);
+            });
         }
-        *sums = sum_of(kept);
-        total += *sums++;
-        *open++ = bits;
+        sums[g] = sum_of(weights);
     }
-    return total;
+    scale_sums(largest, g, max, doublings, sums);
 }
 
-const SamplePasses sample_passes = {survey, weigh_group, weigh_row, place_group, sum_from, split_row};
+// weights: [64], against the largest of the group, of which n logits exist; 0 in place of the others.
+static void weigh_group(const float* group, int64_t n, float largest, float sharpness, float* weights) {
+    const Group found = weights_of(load_group(group, n), largest, sharpness * kDoublingsPerNat);
+    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) store_block(weights + b * kBlock, found.part[b]);
+}
+
+// Bit i: is logit i of the group's n at least `least`?
+static uint64_t find_from(const float* group, int64_t n, float least) {
+    const Group logits = load_group(group, n);
+    uint64_t bits = 0;
+    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
+        TV_UNROLL for (int i = 0; i < kParts; ++i) {
+            bits |= static_cast<uint64_t>(lanes_from(logits.part[b].part[i], least)) << (b * kBlock + i * kLanes);
+        }
+    }
+    return n < kSampleGroup ? bits & ((uint64_t{1} << n) - 1) : bits;
+}
+
+const SamplePasses sample_passes = {survey, weigh, sum_from, weigh_group, find_from};
 
 }  // namespace tv::TV_TARGET

@@ -5,17 +5,14 @@
 #include <limits>
 #include <stdexcept>
 
-#include "candidates.h"
-#include "nucleus.h"
+#include "distribution.h"
 
 namespace tv {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-static int64_t num_groups(int64_t size) { return (size + kSampleGroup - 1) / kSampleGroup; }
-
-double uniform(uint64_t seed, uint64_t choice, uint64_t position) {
-    uint64_t counter[4] = {position + 1, position + 1 == 0, 0, 0};
+double uniform(uint64_t seed, uint64_t choice, uint64_t position, uint64_t attempt) {
+    uint64_t counter[4] = {position + 1, position + 1 == 0, attempt, 0};
     uint64_t key[2] = {seed, choice};
     for (int round = 0; round < 10; ++round) {
         const auto first = static_cast<unsigned __int128>(0xD2E7470EE14C6C93u) * counter[0];
@@ -32,71 +29,55 @@ double uniform(uint64_t seed, uint64_t choice, uint64_t position) {
 }
 
 struct Sampler::Desk {
-    const SamplePasses& passes;
     const int64_t size;  // of the vocabulary
-    std::vector<float> largest, unedited_largest, sums, group_spare;  // by group
-    std::vector<double> sums_up_to;                 // likewise: with those of the groups before
-    std::vector<float> weights;                     // by token, of whole groups
-    std::vector<int32_t> uses;                      // by token: 0 between rows
+    std::vector<int32_t> uses;  // by token: 0 between rows
     std::vector<std::pair<int32_t, float>> edits;
-    std::vector<char> is_edited;  // by group
-    Candidates candidates, spare;
-    Nucleus nucleus;
+    bool is_number;  // what the edits replaced
+    Distribution distribution;
 
-    Desk(const SamplePasses& of_target, int64_t vocab_size)
-        : passes(of_target), size(vocab_size), largest(num_groups(size)), sums(num_groups(size)),
-          sums_up_to(num_groups(size)), weights(num_groups(size) * kSampleGroup), is_edited(num_groups(size)),
-          nucleus(passes) {}
+    Desk(const SamplePasses& passes, int64_t vocab_size) : size(vocab_size), distribution(passes, vocab_size) {}
 
     Choice choose(float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
         Choice choice;
-        const float max = passes.survey(row, size, largest.data());
-        if (!std::isfinite(max)) return choice;
-        edit(row, asked);
-        const float edited_max = edits.empty() ? max : surveyed_again(row);
-        // A bias may have made a logit infinite; a ban, nothing finite of the row.
-        if (std::isfinite(edited_max)) {
-            choice.token = draw.temperature == 0 ? first_of(row, edited_max) : sampled(row, edited_max, asked);
+        double log_total = 0.0;
+        if (draw.num_logprobs) {
+            if (!distribution.weigh(row, 1.0f)) return choice;
+            log_total = distribution.max() + std::log(distribution.total());
+            add_likeliest(*draw.num_logprobs, log_total, choice);
         }
-        if (!edits.empty()) undo_edits(row);
-        if (choice.token && draw.num_logprobs) add_logprobs(row, max, *draw.num_logprobs, choice);
+        edit(row, asked);
+        if (is_number) choice.token = draw.temperature == 0 ? likeliest(row) : sampled(row, asked);
+        undo_edits(row);
+        if (choice.token && draw.num_logprobs) choice.logprob = row[*choice.token] - log_total;
         return choice;
     }
 
-    // As `survey`, where only some groups have changed.
-    float surveyed_again(const float* row) {
-        unedited_largest = largest;
-        bool is_number = true;
-        for (size_t group = 0; group < largest.size(); ++group) {
-            if (!is_edited[group]) continue;
-            const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
-            is_number &= !std::isnan(passes.survey(row + first, std::min(size - first, kSampleGroup), &largest[group]));
+    // Under the model's own distribution: the row as it was given.
+    void add_likeliest(int64_t count, double log_total, Choice& choice) {
+        if (count == 0) return;
+        std::vector<Place>& found = distribution.likeliest(count);
+        std::sort(found.begin(), found.end());
+        for (const Place& each : found) {
+            choice.likeliest.emplace_back(static_cast<int32_t>(each.token), each.logit - log_total);
         }
-        return is_number ? *std::max_element(largest.begin(), largest.end()) : std::nanf("");
     }
 
+    // Back to front: a token that was changed twice has its first value in the end.
     void undo_edits(float* row) {
-        // Back to front: a token that was changed twice has its first value in the end.
         for (; !edits.empty(); edits.pop_back()) row[edits.back().first] = edits.back().second;
-        largest.swap(unedited_largest);
-        std::fill(is_edited.begin(), is_edited.end(), 0);
-    }
-
-    int32_t first_of(const float* row, float value) const {
-        const int64_t group = std::find(largest.begin(), largest.end(), value) - largest.begin();
-        return static_cast<int32_t>(std::find(row + group * kSampleGroup, row + size, value) - row);
     }
 
     void change(float* row, int32_t token, double value) {
         edits.emplace_back(token, row[token]);
-        is_edited[token / kSampleGroup] = 1;
+        is_number &= row[token] < kInfinity;
         row[token] = static_cast<float>(value);
     }
 
     // Penalties, then bias, then the ban on stopping early.
     void edit(float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
+        is_number = true;
         penalise(row, asked);
         for (const auto& [token, bias] : draw.logit_bias) change(row, token, row[token] + bias);
         if (asked.num_tokens - draw.num_prompt >= draw.min_tokens) return;
@@ -127,118 +108,37 @@ struct Sampler::Desk {
         }
     }
 
-    int32_t sampled(const float* row, float max, const Row& asked) {
+    std::optional<int32_t> likeliest(const float* row) {
+        if (!distribution.survey(row, 1.0f)) return std::nullopt;
+        return static_cast<int32_t>(distribution.first().token);
+    }
+
+    // Top-k and min-p keep what comes before a place in the order of the likeliest. So does top-p, but finding its place
+    // would take far more than asking of a token whether it comes before it. So tokens are drawn until one does; each
+    // that does not is an end of what the next is drawn from. What this draws has the same distribution. (FlashInfer
+    // does so on GPUs: https://flashinfer.ai/2025/03/10/sampling.html.)
+    std::optional<int32_t> sampled(const float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
-        const double share = uniform(draw.seed, draw.choice, static_cast<uint64_t>(asked.num_tokens));
         // A temperature near 0 sends all but the likeliest to weight 0; the likeliest must not become 0 · infinity, in
         // powers of two neither.
         const float sharpness =
             static_cast<float>(std::min<double>(1 / draw.temperature, std::numeric_limits<float>::max() / 2));
-        const bool has_top_k = draw.top_k < size;
-        if (!has_top_k && draw.top_p == 1 && draw.min_p == 0) return from_all(row, max, sharpness, share);
-        const float lowest = draw.min_p > 0 ? static_cast<float>(std::log(draw.min_p)) : -kInfinity;
-        if (has_top_k) {
-            gather(row, max, sharpness, (group_of_rank(draw.top_k) - max) * sharpness);
-            keep_top_k(candidates, draw.top_k, spare);
-            if (draw.top_p < 1) keep_nucleus(candidates, draw.top_p * weight_of(candidates), spare);
-        } else if (draw.top_p < 1) {
-            const double total = passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data());
-            const WeighedRow weighed = {row, size, max, sharpness, largest, weights};
-            const auto last = nucleus.find(weighed, draw.top_p * total, total, sums);
-            if (last && (last->logit - max) * sharpness >= lowest) return from_nucleus(row, *last, share);
-            if (draw.min_p == 0) return from_all(row, max, sharpness, share);
-            gather(row, max, sharpness, lowest);
-        } else {
-            gather(row, max, sharpness, lowest);
+        if (draw.top_k < size) {
+            if (!distribution.survey(row, sharpness)) return std::nullopt;
+            const std::vector<Place>& found = distribution.likeliest(draw.top_k);
+            const Place last = *std::max_element(found.begin(), found.end());
+            distribution.keep_before({last.logit, last.token + 1});
+        } else if (!distribution.weigh(row, sharpness)) {
+            return std::nullopt;
         }
-        if (draw.min_p > 0) {
-            keep_if(candidates, [&](const Candidate& each) { return (each.logit - max) * sharpness >= lowest; });
+        const double goal = draw.top_p * distribution.total();
+        if (draw.min_p > 0) distribution.keep_above(draw.min_p);
+        for (uint64_t attempt = 0;; ++attempt) {
+            const double share = uniform(draw.seed, draw.choice, static_cast<uint64_t>(asked.num_tokens), attempt);
+            const Place found = distribution.drawn(share);
+            if (draw.top_p < 1) distribution.keep_before(found);
+            if (draw.top_p == 1 || distribution.total() < goal) return static_cast<int32_t>(found.token);
         }
-        return drawn(candidates, share);
-    }
-
-    // First the group in which the sum of weights passes the target, then the token in it.
-    int32_t from_all(const float* row, float max, float sharpness, double share) {
-        passes.weigh_row(row, size, max, sharpness, weights.data(), sums.data());
-        const Passed found = passed_group(share);
-        return static_cast<int32_t>(found.first + passed(&weights[found.first], found.sum, found.target));
-    }
-
-    // As `from_all`, of the tokens that do not come after `last`: `sums` are of their weights, `weights` of all.
-    int32_t from_nucleus(const float* row, const Candidate& last, double share) {
-        const Passed found = passed_group(share);
-        float own[kSampleGroup];
-        for (int64_t i = 0; i < kSampleGroup; ++i) {
-            const int64_t token = found.first + i;
-            const Candidate each = {static_cast<int32_t>(token), token < size ? row[token] : -kInfinity, 0.0f};
-            own[i] = last < each ? 0.0f : weights[token];
-        }
-        return static_cast<int32_t>(found.first + passed(own, found.sum, found.target));
-    }
-
-    // Where the sum of the groups' sums passes `target`, that share of them all: a group's first token, and the sum of
-    // the groups before it.
-    struct Passed {
-        int64_t first;
-        double sum, target;
-    };
-    Passed passed_group(double share) {
-        double sum = 0.0;
-        for (size_t group = 0; group < sums.size(); ++group) sums_up_to[group] = sum += sums[group];
-        const double target = share * sum;
-        const int64_t group = std::upper_bound(sums_up_to.begin(), sums_up_to.end(), target) - sums_up_to.begin();
-        return {group * kSampleGroup, group == 0 ? 0.0 : sums_up_to[group - 1], target};
-    }
-
-    // Of weights one after the other, the place of the first whose sum with `sum` passes the target; or else of the last
-    // that is positive: a group's own sum was folded in another order.
-    static int64_t passed(const float* own, double sum, double target) {
-        int64_t last = 0;
-        for (int64_t i = 0; i < kSampleGroup; ++i) {
-            if (own[i] > 0) last = i;
-            sum += own[i];
-            if (sum > target) break;
-        }
-        return last;
-    }
-
-    // A logit that at least `rank` tokens reach: the largest of the group that comes so many-th by its largest.
-    float group_of_rank(int64_t rank) {
-        if (rank > static_cast<int64_t>(largest.size())) return -kInfinity;
-        group_spare = largest;
-        const auto place = group_spare.begin() + (rank - 1);
-        std::nth_element(group_spare.begin(), place, group_spare.end(), std::greater<float>());
-        return *place;
-    }
-
-    // The tokens whose scaled logits reach `lowest`.
-    void gather(const float* row, float max, float sharpness, float lowest) {
-        candidates.clear();
-        float weights[kSampleGroup];
-        for (size_t group = 0; group < largest.size(); ++group) {
-            if ((largest[group] - max) * sharpness < lowest) continue;
-            const int64_t first = static_cast<int64_t>(group) * kSampleGroup;
-            passes.weigh_group(row + first, size - first, max, sharpness, weights);
-            const int64_t end = std::min(size - first, kSampleGroup);
-            for (int64_t i = 0; i < end; ++i) {
-                const float logit = row[first + i];
-                if ((logit - max) * sharpness >= lowest) {
-                    candidates.push_back({static_cast<int32_t>(first + i), logit, weights[i]});
-                }
-            }
-        }
-    }
-
-    // Under the model's own distribution: the row as it was given.
-    void add_logprobs(const float* row, float max, int64_t num_likeliest, Choice& choice) {
-        const double log_total = std::log(passes.weigh_row(row, size, max, 1.0f, weights.data(), sums.data()));
-        const auto logprob = [&](int32_t token) { return static_cast<double>(row[token]) - max - log_total; };
-        choice.logprob = logprob(*choice.token);
-        if (num_likeliest == 0) return;
-        gather(row, max, 1.0f, group_of_rank(num_likeliest) - max);
-        std::sort(candidates.begin(), candidates.end());
-        if (static_cast<int64_t>(candidates.size()) > num_likeliest) candidates.resize(num_likeliest);
-        for (const Candidate& each : candidates) choice.likeliest.emplace_back(each.token, logprob(each.token));
     }
 };
 

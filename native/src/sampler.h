@@ -74,7 +74,8 @@ private:
 };
 
 // The number in [0, 1) that belongs to a place: Philox 4x64-10 (Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3", 2011) keyed by (seed, choice). The counter is position + 1, as NumPy's generator counts.
-double uniform(uint64_t seed, uint64_t choice, uint64_t position);
+// 1, 2, 3", 2011) keyed by (seed, choice). The counter is position + 1, as NumPy's generator counts, and in its upper
+// half the attempt.
+double uniform(uint64_t seed, uint64_t choice, uint64_t position, uint64_t attempt);
 
 }  // namespace tv

@@ -125,6 +125,17 @@ TV_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
+// The greater, or the second where one of two is no number: on x86 the instruction has it so, on Arm it is chosen.
+TV_INLINE Vec greater(Vec a, Vec b) {
+#if TV_LANES == 16
+    return static_cast<Vec>(_mm512_maskz_max_ps(0xffff, a, b));  // GCC 12 takes the plain form for a read of nothing
+#elif defined(TV_TARGET_AVX2)
+    return static_cast<Vec>(_mm256_max_ps(a, b));
+#else
+    return a > b ? a : b;
+#endif
+}
+
 // Bit i: is lane i at least `least`?
 TV_INLINE uint32_t lanes_from(Vec v, float least) {
 #if TV_LANES == 16

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
     test_attention(setting);
     test_coming(setting);
     test_experts(setting);
-    test_nucleus(setting);
+    test_distribution(setting);
     test_gate();
     test_reading(setting);
     test_team(setting);

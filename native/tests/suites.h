@@ -16,7 +16,7 @@ void test_attention(const Setting& setting);  // kernels that read or write the 
 void test_coming(const Setting& setting);     // attention while blocks of the cache are coming
 void test_experts(const Setting& setting);     // choices of a row, rows ordered by expert
 void test_gate();                             // waiting for pieces
-void test_nucleus(const Setting& setting);    // where the nucleus of a row of logits ends
+void test_distribution(const Setting& setting);  // what is kept and drawn of a row of logits
 void test_reading(const Setting& setting);    // files into memory
 void test_team(const Setting& setting);
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +30,11 @@ class Draw(NamedTuple):
     stop_ids: frozenset[int]
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
-    """The number in [0, 1) that belongs to this place: Philox keyed by (seed, choice), counter at `position`."""
+def uniform(seed: int, choice: int, position: int, attempt: int = 0) -> float:
+    """The number in [0, 1) that belongs to this place: Philox keyed by (seed, choice), counter at `position`, its upper
+    half at `attempt`."""
     key = np.array([seed % 2**64, choice], np.uint64)
-    return float(int(np.random.Philox(key=key, counter=position).random_raw()) >> 11) * 2.0**-53
+    return float(int(np.random.Philox(key=key, counter=position + (attempt << 128)).random_raw()) >> 11) * 2.0**-53
 
 
 def largest(values: Array, count: int) -> Array:
@@ -90,12 +93,26 @@ def choose_one(logits: Array, draw: Draw) -> Choice | None:
 def _sampled(row: Array, draw: Draw) -> int:
     with np.errstate(over="ignore"):  # a temperature near 0 sends all but the likeliest to -inf, as it should
         scaled = (row - row.max()) / draw.params.temperature
-    tokens = kept(scaled, draw.params)
-    cumulative = np.cumsum(np.exp(scaled[tokens]))
-    # The draw is at most 1 - 2⁻⁵³, so its product with the total always rounds to less than the total, and the first
-    # sum above it belongs to a token of positive weight.
-    target = uniform(draw.seed, draw.choice, len(draw.tokens)) * cumulative[-1]
-    return int(tokens[np.searchsorted(cumulative, target, side="right")])
+    *_, (token_id, _) = attempts(scaled, draw)
+    return token_id
+
+
+def attempts(scaled: Array, draw: Draw) -> Iterator[tuple[int, Array]]:
+    """What is drawn until it is a token that top-p keeps: at first of those that top-k and min-p leave, then of those
+    before the last that was drawn. Beside each how far the sums of the weights, as shares, are above the draw."""
+    wanted = kept(scaled, draw.params)
+    tokens = kept(scaled, replace(draw.params, top_p=1))
+    for attempt in count():
+        cumulative = np.cumsum(np.exp(scaled[tokens]))
+        share = uniform(draw.seed, draw.choice, len(draw.tokens), attempt)
+        # The share is at most 1 - 2⁻⁵³, so its product with the total always rounds to less than the total, and the
+        # first sum above it belongs to a token of positive weight.
+        found = tokens[np.searchsorted(cumulative, share * cumulative[-1], side="right")]
+        yield int(found), cumulative / cumulative[-1] - share
+        if found in wanted:
+            return
+        others = scaled[tokens]
+        tokens = tokens[(others > scaled[found]) | ((others == scaled[found]) & (tokens < found))]
 
 
 def _logprob(raw: Array, token_id: int, num_top: int) -> TokenLogprob:

@@ -1,5 +1,6 @@
 from array import array
 from collections import Counter
+from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.pretend_plan import chosen
-from tests.unit.sampler_reference import Draw, adjusted, choose_one, kept, log_softmax
+from tests.unit.sampler_reference import Draw, adjusted, attempts, choose_one, kept, log_softmax
 from tests.unit.sampler_reference import uniform as numpy_uniform
 from trivet._native import Sampler, Team, targets, uniform
 from trivet.framework.engine.params import SamplingParams
@@ -153,14 +154,14 @@ filters = st.builds(
 )
 
 
-def is_on_an_edge(scaled, params, share):
-    """Does the answer hang on a rounding: where the nucleus ends, what min-p keeps, or which token the draw meets?"""
+def is_on_an_edge(scaled, draw):
+    """Does the answer hang on a rounding: where the nucleus ends, what min-p keeps, or which token a draw meets?"""
+    params = draw.params
     order = np.argsort(-scaled, kind="stable")[: params.top_k]
     cumulative = np.cumsum(np.exp(scaled[order]))
     edges = [cumulative / cumulative[-1] - params.top_p if params.top_p < 1 else 1]
     edges.append(scaled - log(params.min_p) if params.min_p > 0 else 1)
-    weights = np.cumsum(np.exp(scaled[kept(scaled, params)]))
-    edges.append(weights / weights[-1] - share)
+    edges += [sums for _, sums in attempts(scaled, draw)]
     return min(np.abs(each).min() for each in edges) < 1e-5
 
 
@@ -168,10 +169,41 @@ def is_on_an_edge(scaled, params, share):
 def test_a_sampled_token_is_that_of_the_reference_with_its_full_sorts(row, params, seed, position):
     tokens = (0,) * position
     scaled = (row.astype(np.float64) - row.max()) / params.temperature
-    assume(not is_on_an_edge(scaled, params, uniform(seed % 2**64, 0, position)))
     draw = Draw(params, tokens, position, seed, 0, EOS)
+    assume(not is_on_an_edge(scaled, draw))
 
     assert choose_one(row, draw).token_id == token(row, params, tokens, num_prompt=position, seed=seed)
+
+
+@given(
+    rows,
+    filters,
+    st.fixed_dictionaries(
+        {
+            "repetition_penalty": st.sampled_from([0.5, 1, 2]),
+            "presence_penalty": st.sampled_from([-1, 0, 0.5]),
+            "frequency_penalty": st.sampled_from([-1, 0, 0.25]),
+            "logit_bias": st.dictionaries(st.integers(0, 4), st.sampled_from([-3.0, 2.5])),
+            "min_tokens": st.integers(0, 4),
+            "logprobs": st.sampled_from([None, 0, 3]),
+        }
+    ),
+    st.lists(st.integers(0, 199), max_size=12),
+    seeds,
+)
+def test_filters_see_what_penalties_and_bias_have_made_of_the_row_and_logprobs_do_not(row, params, edits, tokens, seed):
+    params = replace(params, **edits)
+    tokens = [each % len(row) for each in tokens]
+    assume(max(params.logit_bias, default=0) < len(row))
+    draw = Draw(params, tokens, len(tokens) // 2, seed, 0, EOS)
+    edited = adjusted(row.astype(np.float64), draw)
+    assume(np.isfinite(edited.max()) and not is_on_an_edge((edited - edited.max()) / params.temperature, draw))
+    wanted, got = choose_one(row, draw), chosen(row, params, tokens, len(tokens) // 2, seed)
+
+    assert wanted.token_id == got.token_id
+    if wanted.logprob is not None:
+        assert wanted.logprob.logprob == pytest.approx(got.logprob.logprob, abs=1e-6)
+        assert [each for each, _ in wanted.logprob.top] == [each for each, _ in got.logprob.top]
 
 
 @pytest.mark.parametrize("spread", [0.1, 1, 4, 12])
@@ -185,8 +217,9 @@ def test_of_a_whole_vocabulary_the_tokens_are_those_of_the_reference(params, spr
     scaled = (row.astype(np.float64) - row.max()) / params.temperature
     wanted, got = [], []
     for seed in range(12):
-        if not is_on_an_edge(scaled, params, uniform(seed, 0, 1)):
-            wanted.append(choose_one(row, Draw(params, (1,), 1, seed, 0, EOS)).token_id)
+        draw = Draw(params, (1,), 1, seed, 0, EOS)
+        if not is_on_an_edge(scaled, draw):
+            wanted.append(choose_one(row, draw).token_id)
             got.append(token(row, params, seed=seed))
 
     assert wanted == got
@@ -200,16 +233,16 @@ def test_top_p_of_a_flat_row_keeps_the_lowest_ids(top_p):
     assert 500 * top_p == pytest.approx(max(drawn), abs=2)
 
 
-@given(seeds, st.integers(0, 2**40), st.integers(0, 2**40))
-def test_a_draw_is_the_one_numpys_philox_gives_at_its_place(seed, choice, position):
-    assert numpy_uniform(seed, choice, position) == uniform(seed % 2**64, choice, position)
+@given(seeds, st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_a_draw_is_the_one_numpys_philox_gives_at_its_place(seed, choice, position, attempt):
+    assert numpy_uniform(seed, choice, position, attempt) == uniform(seed % 2**64, choice, position, attempt)
 
 
 def test_draws_are_pinned():
     """A change here must not change what a seed means."""
-    pinned = [0.8720734548204873, 0.8824668302545412, 0.0828426870273763]
+    pinned = [0.8720734548204873, 0.8824668302545412, 0.0828426870273763, 0.10281709468611455]
 
-    assert pinned == [uniform(7, 0, 0), uniform(7, 1, 0), uniform(7, 0, 1)]
+    assert pinned == [uniform(7, 0, 0), uniform(7, 1, 0), uniform(7, 0, 1), uniform(7, 0, 0, attempt=1)]
 
 
 def test_sampled_tokens_follow_the_distribution():
@@ -219,6 +252,20 @@ def test_sampled_tokens_follow_the_distribution():
     got = np.array([counts[i] for i in range(4)])
 
     assert ((got - expected) ** 2 / expected).sum() < 16.3  # chi², 3 degrees of freedom, p = 0.001; fixed seeds
+
+
+@pytest.mark.parametrize("params", [SamplingParams(top_p=0.72), SamplingParams(top_p=0.75, min_p=0.2),
+                                    SamplingParams(top_p=0.75, top_k=4), SamplingParams(top_p=0.01, top_k=3)],
+                         ids=str)  # fmt: skip
+def test_what_is_kept_has_the_chances_that_it_has_among_itself(params):
+    row = np.log([0.1, 0.3, 0.06, 0.4, 0.04, 0.1])
+    tokens = kept(row - row.max(), params)
+    chances = np.exp(row[tokens]) / np.exp(row[tokens]).sum()
+    counts = Counter(token(row, params, (1,) * n, seed=3) for n in range(1, 4001))
+    expected, got = chances * 4000, np.array([counts[each] for each in tokens.tolist()])
+
+    assert 4000 == got.sum()
+    assert ((got - expected) ** 2 / expected).sum() < 13.8  # chi², at most 2 degrees of freedom, p = 0.001; fixed seeds
 
 
 def test_a_temperature_near_zero_is_greedy():
