@@ -4,8 +4,9 @@
 
 A prompt whose beginning is in files and whose end is new, from a store that is slowed down so that reading takes RATIO
 of the time that computing the end does. Once with blocks that come while the step runs, layer by layer and block by
-block, and once with blocks that are all there before it begins. Of a model with few layers, `--layers`, the first
-layer's pieces are a large part of all. Rows go to results/kv_fetch.csv.
+block; once with those of a layer coming together, when its last would have come; and once with blocks that are all
+there before the step begins. Of a model with few layers, `--layers`, the first layer's pieces are a large part of all.
+Rows go to results/kv_fetch.csv.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from trivet.serve.bench.rows import append_rows
 from trivet.serve.bench.run import default_model
 from trivet.serve.bench.stamp import stamp
 
+_WAYS = ("while computing", "by layer", "before computing")
 RESULTS = Path(__file__).parent / "results" / "kv_fetch.csv"
 _PARAMS = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
 
@@ -47,6 +49,8 @@ class SlowFiles(FileTier):
     """Files that come at `bytes_per_s`, however they are asked for."""
 
     bytes_per_s: float | None = None  # None: as fast as they do
+    num_together = 1  # pieces that come at once, when the last of them would
+    _num_pieces = 0
     _free_at_s = 0.0  # when the store has given all that it was asked for
 
     def read(self, link: Link, into: Array) -> tuple[int, ...] | None:
@@ -56,7 +60,9 @@ class SlowFiles(FileTier):
 
     def read_piece(self, link: Link, number: int, recorded: int, into: Array) -> bool:
         found = super().read_piece(link, number, recorded, into)
-        self._take(self._piece_bytes[number])
+        if self._num_pieces % self.num_together == 0:
+            self._take(self._piece_bytes[number] * self.num_together)
+        self._num_pieces += 1
         return found
 
     def _take(self, num_bytes: int) -> None:
@@ -84,8 +90,8 @@ class Waited(NamedTuple):
 class Measured:
     """One way: a plan, and a folder of its own that has the beginning of every prompt."""
 
-    def __init__(self, loaded: LoadedModel, folder: Path, prefix: int, rest: int) -> None:
-        self._plan, self._folder, self._rest = loaded.plan, folder, rest
+    def __init__(self, loaded: LoadedModel, folder: Path, prefix: int, rest: int, *, is_by_layer: bool) -> None:
+        self._plan, self._folder, self._rest, self._is_by_layer = loaded.plan, folder, rest, is_by_layer
         self._identity = kv_identity(loaded.package, lay_out(stream_bytes(loaded.package.graph)), "cpu")
         self._num_asked = 0
         self.num_blocks = prefix // loaded.plan.slot_tokens
@@ -103,6 +109,7 @@ class Measured:
         """With nothing in its pool, nor in host memory."""
         files = SlowFiles(self._folder, 4 * GIB, self._identity, self._plan.pieces)
         files.bytes_per_s = bytes_per_s
+        files.num_together = self.num_blocks if self._is_by_layer else 1
         host = HostTier(512 * MIB, self._plan.slot_bytes)
         return Engine(self._plan, None, tiers=Tiers(self._identity, self._plan, host, files))
 
@@ -156,7 +163,7 @@ def kv_fetch(
         if layers is not None:
             source, path = path, Path(name) / f"{path.stem}-{layers}-layers.gguf"
             first_layers(source, layers, path)
-        for way in ("while computing", "before computing"):
+        for way in _WAYS:
             folder, is_ahead = Path(name) / way, way == "before computing"
             loaded = load(
                 path, max_sequences=8, max_step_tokens=rest, kv_memory=512 * MIB, max_context=prefix + rest + 8,
@@ -164,7 +171,7 @@ def kv_fetch(
             )  # fmt: skip
             if loaded.tiers is not None:
                 loaded.tiers.close()
-            measured = Measured(loaded, folder, prefix, rest)
+            measured = Measured(loaded, folder, prefix, rest, is_by_layer=way == "by layer")
             measured.fill()
             for share in ratio:
                 found = sorted((measured.compare(share) for _ in range(repeats)), key=lambda waited: waited.exposed)
