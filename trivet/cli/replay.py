@@ -12,11 +12,11 @@ from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
     from trivet.base.formats import KvFormat
+    from trivet.driver.devices.device import DeviceName
     from trivet.framework.engine.replay.compared import Comparison
     from trivet.framework.engine.replay.simulation import Served
     from trivet.framework.engine.replay.timed_stores import Behind
     from trivet.framework.engine.replay.trace import Arrival
-    from trivet.framework.graph.passes import DeviceName
 
 
 ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of the room
