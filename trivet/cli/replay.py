@@ -243,8 +243,8 @@ def print_reading(served: Served) -> None:
     from trivet.base.units import format_seconds
 
     if served.read_s:
-        click.echo(f"reading      {format_seconds(served.read_s)} of files, {format_seconds(served.stalled_s)} of it "
-                   "waited for")  # fmt: skip
+        click.echo(f"reading      {format_seconds(served.read_s)} of files; whoever was next waited "
+                   f"{format_seconds(served.stalled_s)} for it")  # fmt: skip
 
 
 def print_best_tier(best_bytes: int, any_rate: float) -> None:

@@ -54,7 +54,7 @@ class Served:
     files_hit_rate: float
     saved: float  # of the seconds that computing prompts takes, those that all this spared
     read_s: float  # what reading files took
-    stalled_s: float  # of it, what was waited for: before steps while a place was free, and in them
+    stalled_s: float  # waited for it: by the next in line, up to the end of a step of others, and in steps
 
 
 class Simulation:
