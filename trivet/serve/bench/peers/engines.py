@@ -18,6 +18,7 @@ from trivet.serve.bench.peers.environments import (
     run,
     vllm_variables,
 )
+from trivet.serve.bench.peers.ik_llama_cpp import IkLlamaCpp
 from trivet.serve.bench.peers.llama_cpp import LlamaCpp
 from trivet.serve.bench.peers.weights import Form, Weights
 
@@ -74,7 +75,7 @@ def _ik_llama_cpp(file: Form) -> Callable[[str, Place], Engine | None]:
     def start(name: str, place: Place) -> Engine | None:
         if place.ik_llama_cpp is None:
             return None
-        return LlamaCpp(name, place.ik_llama_cpp, place.form(file), place.threads, ("-rtr", "1"))
+        return IkLlamaCpp(name, place.ik_llama_cpp, place.form(file), place.threads)
 
     return start
 

@@ -1,4 +1,4 @@
-"""llama.cpp, and forks with its programs: each question is a run of the program made for it.
+"""llama.cpp: each question is a run of the program made for it.
 
 llama-bench for prefill and one sequence, llama-batched-bench for more, llama-server for what it answers.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -18,17 +19,19 @@ from trivet.base.errors import TrivetError
 from trivet.serve.bench.peers.child import Answer
 from trivet.serve.bench.peers.free_port import free_port
 
+Done = subprocess.CompletedProcess[str]
+
 _TIMEOUT_S = 600.0
 
 
 class LlamaCpp:
-    """Answers as a child does. `words` go to every program, such as a fork's own switches."""
+    """Answers as a child does. A fork says in its own words what differs: see `IkLlamaCpp`."""
 
-    def __init__(self, name: str, programs: Path, weights: Path, threads: int, words: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, programs: Path, weights: Path, threads: int) -> None:
         self.name = name
         self.about: Answer = {"version": _version(programs)}
-        self._programs, self._weights = programs, weights
-        self._words = ["-m", str(weights), "-t", str(threads), *words]
+        self._programs = programs
+        self._words = ["-m", str(weights), "-t", str(threads)]
 
     def ask(self, question: Mapping[str, Any]) -> Answer:
         prompts, new = question["prompts"], question.get("new", 0)
@@ -36,44 +39,69 @@ class LlamaCpp:
             case "prefill":
                 return {"seconds": self._bench(["-p", str(len(prompts[0])), "-n", "0"], len(prompts[0]))}
             case "decode" if len(prompts) == 1:
-                return {"seconds": self._bench(["-p", "0", "-n", str(new), "-d", str(len(prompts[0]))], new)}
+                return {"seconds": self._bench(self._decode(len(prompts[0]), new), new)}
             case "decode":
                 return {"seconds": self._batched(len(prompts), len(prompts[0]), new)}
             case "greedy":
-                return {"tokens": self._greedy(prompts[0], new)}
+                return {"tokens": self._tokens(self._serve(*self._greedy(prompts[0], new)))}
         raise AssertionError(question["kind"])
 
     def close(self) -> None:
         """Nothing runs between questions."""
 
+    def _decode(self, prompt: int, new: int) -> list[str]:
+        """llama-bench's words for `new` tokens after a prompt that is not timed."""
+        return ["-p", "0", "-n", str(new), "-d", str(prompt)]
+
+    def _seconds(self, done: Done) -> float:
+        """Of all decodes, from what llama-batched-bench printed."""
+        (row,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return float(row["t_tg"])
+
+    def _greedy(self, prompt: Sequence[int], new: int) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request whose answer has token ids."""
+        body = {"prompt": list(prompt), "n_predict": new, "temperature": 0, "return_tokens": True, "ignore_eos": True}
+        return "completion", body
+
+    def _tokens(self, answer: dict[str, Any]) -> list[int]:
+        return list(answer["tokens"])
+
+    def _switches(self, program: str) -> list[str]:
+        """What the program needs to be at its best."""
+        return []
+
     def _bench(self, words: Sequence[str], num_tokens: int) -> float:
-        rows = json.loads(self._run("llama-bench", [*words, "-r", "1", "-o", "json"]))
+        rows = json.loads(self._run("llama-bench", [*words, "-r", "1", "-o", "json"]).stdout)
         return num_tokens / float(rows[0]["avg_ts"])
 
     def _batched(self, batch: int, prompt: int, new: int) -> float:
         context = batch * (prompt + new)
         words = ["-npp", str(prompt), "-ntg", str(new), "-npl", str(batch), "-c", str(context), "-b", "2048"]
-        said = self._run("llama-batched-bench", [*words, "--output-format", "jsonl"])
-        (row,) = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-        return float(row["t_tg"])
+        return self._seconds(self._run("llama-batched-bench", [*words, "--output-format", "jsonl"]))
 
-    def _greedy(self, prompt: Sequence[int], new: int) -> list[int]:
-        body = {"prompt": list(prompt), "n_predict": new, "temperature": 0, "return_tokens": True, "ignore_eos": True}
+    def _serve(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         port = free_port()
-        command = [str(self._programs / "llama-server"), *self._words, "--port", str(port)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-            try:
-                return list(post(f"http://127.0.0.1:{port}/completion", body, server)["tokens"])
-            finally:
-                server.kill()
+        with tempfile.TemporaryFile() as said:
+            command = [*self._command("llama-server"), "--port", str(port)]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as server:
+                try:
+                    return post(f"http://127.0.0.1:{port}/{path}", body, server)
+                except TrivetError as error:
+                    said.seek(0)
+                    last = said.read().decode(errors="replace").strip().splitlines()[-1:]
+                    raise TrivetError(f"{error}: {''.join(last)}", _remedy(self._programs)) from None
+                finally:
+                    server.kill()
 
-    def _run(self, program: str, words: Sequence[str]) -> str:
-        command = [str(self._programs / program), *self._words, *words]
+    def _run(self, program: str, words: Sequence[str]) -> Done:
+        command = [*self._command(program), *words]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError) as error:
-            raise TrivetError(f"{self.name}: {' '.join(command)}: {error}", _remedy(self._programs)) from None
-        return done.stdout
+            raise TrivetError(f"{' '.join(command)}: {error}", _remedy(self._programs)) from None
+
+    def _command(self, program: str) -> list[str]:
+        return [str(self._programs / program), *self._words, *self._switches(program)]
 
 
 def post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes], poll_s: float = 0.1) -> dict[str, Any]:
