@@ -106,6 +106,22 @@ def test_nobody_saves_up_by_staying_away():
     assert ["a", "b", "a", "b", "a", "b"] == [tenant_of(turn(queue)) for _ in range(6)]
 
 
+@given(st.integers(1, 50), st.integers(1, MAX_PROMPT))
+def test_nor_by_coming_while_others_run_and_nobody_waits(num_before, num_tokens):
+    queue, before = FairQueue(), None
+    for order in range(num_before):  # one after the other, and never none of them
+        queue.push(waiting(order, num_tokens, "steady"))
+        running = turn(queue)
+        if before is not None:
+            queue.leave(before)
+        before = running
+    for order in range(100, 110):
+        queue.push(waiting(order, MAX_PROMPT, "new"))
+    queue.push(waiting(200, num_tokens, "steady"))
+
+    assert "steady" in [tenant_of(turn(queue)) for _ in range(2)]
+
+
 def test_leaving_wherever_it_waits_leaves_the_others():
     queue = FairQueue()
     each = [waiting(order, 1, tenant) for order, tenant in enumerate("aab")]

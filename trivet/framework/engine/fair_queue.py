@@ -1,7 +1,8 @@
 """Who waits, and whose turn it is: the tenant that was served least, and of its own by priority, then arrival.
 
 Served is counted in tokens: a prompt's when its turn comes, an answer's when it has ended. One that comes back after
-having nothing to ask counts from where the least served of those who wait stands, so nobody saves up by staying away.
+having nothing to ask counts from where the least served of those who wait stands, or stood when somebody last waited,
+so nobody saves up by staying away.
 These are the virtual token counters of Sheng et al. (OSDI 2024, arXiv:2401.00588). Deficit round robin was tried: with
 short prompts a round is hundreds of requests, and that is how long a flood kept another tenant waiting.
 
@@ -33,6 +34,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._returned: deque[Sequence] = deque()
         self._tenants: dict[str, _Tenant] = {}  # in the order in which they came
+        self._level_tokens = 0  # what the tenant was served whose turn came last, before it
 
     def __len__(self) -> int:
         return len(self._returned) + sum(len(tenant.sequences) for tenant in self._tenants.values())
@@ -43,8 +45,10 @@ class FairQueue:
     def push(self, sequence: Sequence) -> None:
         """One that has just arrived."""
         tenant = self._tenants.setdefault(sequence.request.terms.tenant, _Tenant())
-        if not tenant.sequences and (least := self._least_served()) is not None:
-            tenant.served_tokens = max(tenant.served_tokens, least.served_tokens)
+        if not tenant.sequences:
+            least = self._least_served()
+            level = self._level_tokens if least is None else least.served_tokens
+            tenant.served_tokens = max(tenant.served_tokens, level)
         insort(tenant.sequences, sequence, key=_rank)
         tenant.num_here += 1
 
@@ -66,6 +70,7 @@ class FairQueue:
         tenant = self._least_served()
         assert tenant is not None, "nobody waits"
         sequence = tenant.sequences.pop(0)
+        self._level_tokens = tenant.served_tokens
         tenant.served_tokens += len(sequence.tokens)
         return sequence
 
