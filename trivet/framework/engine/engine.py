@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from contextlib import suppress
-from heapq import heappop, heappush
 from itertools import count, repeat
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
 from trivet.framework.engine.cost_model import CostModel, Work
+from trivet.framework.engine.deadlines import Deadlines
 from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.flight import Begun, Flight, Runway
 from trivet.framework.engine.kv_counts import KvCounts
@@ -91,8 +91,7 @@ class Engine:
         self._scheduler = Scheduler(self._pool, self._budget, max_running, self._prefixes)
         self._sequences: dict[str, list[Sequence]] = {}  # request → its choices that are not finished
         self._orders = count()
-        # A heap of a time, an order and the choices to end then; of a request that has ended none are left.
-        self._deadlines: list[tuple[float, int, list[Sequence]]] = []
+        self._deadlines = Deadlines()
         self._stay = Stay()
 
     @property
@@ -190,7 +189,7 @@ class Engine:
             self._scheduler.add(sequence)
         self._sequences[request.request_id] = sequences
         if request.terms.timeout_s is not None:
-            heappush(self._deadlines, (now + request.terms.timeout_s, sequences[0].order, sequences))
+            self._deadlines.add(now + request.terms.timeout_s, sequences)
         self._report_load()
 
     def abort(self, request_id: str) -> list[Delta]:
@@ -210,7 +209,7 @@ class Engine:
         When the plan fails, everything running finishes with "error" and what waits is tried in the next step.
         """
         start = self._clock()
-        deltas = self._end_overdue(start)
+        deltas = self._end(self._deadlines.overdue(start), "timeout")
         if self._flight is not None and (self._flight.landed.done() or self._scheduler.is_short):
             self._land(self._flight, deltas)
         num_preemptions = self._scheduler.num_preemptions
@@ -272,13 +271,6 @@ class Engine:
 
     def _end(self, choices: list[Sequence], reason: FinishReason) -> list[Delta]:
         return [self._finish(sequence, reason) for sequence in list(choices)]
-
-    def _end_overdue(self, now: float) -> list[Delta]:
-        deltas: list[Delta] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, choices = heappop(self._deadlines)
-            deltas += self._end(choices, "timeout")
-        return deltas
 
     @property
     def _free_lane(self) -> tuple[LaneName, Plan]:
