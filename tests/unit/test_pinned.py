@@ -64,6 +64,17 @@ def test_what_cannot_be_pinned_is_refused_and_nothing_is_kept(tokens, error, wor
     assert (0, 64) == (engine.kv_counts().pinned, engine.max_length)
 
 
+def test_what_cannot_be_computed_is_not_taken_for_pinned():
+    plan = PretendPlan()
+    plan.fail_at = 1
+    engine = Engine(plan, None)
+    with pytest.raises(ResourceError, match="2 slots to pin could not be computed"):
+        engine.pin(range(3, 14))
+
+    assert (0, 64) == (engine.kv_counts().pinned, engine.max_length)
+    assert 2 == engine.pin(range(3, 14))
+
+
 def test_a_sequence_may_be_as_long_as_what_is_not_pinned():
     engine = Engine(PretendPlan(num_slots=8), None)
     engine.pin([3] * 12)

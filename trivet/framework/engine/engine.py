@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trivet._native import Sampler
 from trivet.base.dtypes import Array
-from trivet.base.errors import RequestError
+from trivet.base.errors import RequestError, ResourceError
 from trivet.framework.engine.batch import to_batch
 from trivet.framework.engine.budget import Budget
 from trivet.framework.engine.chunk import Chunk
@@ -135,16 +135,19 @@ class Engine:
         """Compute a prompt now, and keep it in the KV pool, and in files, for all that begin with it under the same
         salt; how many slots it fills. To be called with nothing in progress: it runs steps until it is computed.
 
-        Raises RequestError as `validate` does, ResourceError when it fills no slot, or the pinned would fill more than
-        half of the pool.
+        Raises RequestError as `validate` does, ResourceError when it fills no slot, the pinned would fill more than
+        half of the pool, or computing it fails.
         """
         assert not self.has_work, "a prompt is pinned while others are served"
         request = new_request("pinned", prompt, SamplingParams(max_tokens=1, temperature=0), cache_salt)
         self.validate(request)
         links = self._prefixes.to_pin(array("i", prompt), cache_salt)
         self.add(request)
+        deltas: list[Delta] = []
         while self.has_work:
-            self.step()
+            deltas += self.step()
+        if any(delta.finish_reason == "error" for delta in deltas):
+            raise ResourceError(f"{len(links)} slots to pin could not be computed", "the log has the reason")
         self._prefixes.pin(links)
         return len(links)
 
