@@ -92,6 +92,17 @@ def test_the_end_of_text_token_finishes_with_stop_and_has_no_text():
     assert ("stop", 0, (0,), "") == (delta.finish_reason, delta.stop_reason, delta.token_ids, delta.text)
 
 
+@pytest.mark.parametrize("beyond", [23, 2**40, -1])
+def test_an_end_of_text_token_that_the_model_does_not_have_is_nobody_s_end(beyond):
+    class Padded(PretendTokenizer):
+        eos_ids = frozenset({0, beyond})
+
+    asked = request(temperature=0, logit_bias={0: 100.0, 4: 50.0}, min_tokens=2)
+    deltas = serve(engine_of(tokenizer=Padded()), asked)["a", 0]
+
+    assert [4, 4, 0] == tokens_of(deltas)
+
+
 def test_ignore_eos_goes_on_to_max_tokens():
     asked = request(temperature=0, logit_bias={0: 100.0}, ignore_eos=True, max_tokens=4)
     deltas = serve(engine_of(tokenizer=PretendTokenizer()), asked)["a", 0]
@@ -180,6 +191,9 @@ def test_an_answer_ends_with_the_pool_where_that_is_smaller():
         (PretendPlan(), request(prompt=(3,) * 64), "prompt has 64 tokens; .* context of 64"),
         (PretendPlan(num_slots=2), request(prompt=(3,) * 8), "prompt has 8 tokens; .* KV pool of 8"),
         (PretendPlan(), request(prompt=(3, 23)), "outside 0 to 22"),
+        (PretendPlan(), request(prompt=(3, 2**40)), "no token id"),
+        (PretendPlan(), request(prompt=(3, 1.0)), "no token id"),
+        (PretendPlan(), request(min_tokens=1, stop_token_ids=tuple(range(23))), "leaves no token to choose"),
         (PretendPlan(), request(stop=("x",)), "stop needs a tokenizer"),
         (PretendPlan(), request(top_p=2), "top_p is 2"),
     ],

@@ -188,6 +188,28 @@ def test_any_value_of_a_parameter_is_taken_or_refused(name, value):
         assert conversation(body.messages)
 
 
+NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+           "seed", "max_tokens", "min_tokens", "n", "logprobs", "priority", "timeout_s"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 400, "1e400"], ids=["large", "small", "float"])
+def test_a_number_beyond_all_is_refused_by_name(name, number):
+    with pytest.raises(RequestError) as caught:
+        body = decode(b'{"model": "m", "prompt": "a", "%b": %b}' % (name.encode(), number.encode()), CompletionBody)
+        body.sampling().validated(100)
+        body.terms.validated()
+
+    assert caught.value.parameter in (name, None)  # None: where it is no number of JSON's reader either
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"\udc00", r"\ud800x", r"\ud83d\ud83d"])
+def test_half_a_character_of_utf_16_is_no_text(text):
+    for name in ("prompt", "user", "cache_salt", "stop"):
+        with pytest.raises(RequestError, match="not valid JSON"):
+            decode(b'{"model": "m", "%b": "%b"}' % (name.encode(), text.encode()), CompletionBody)
+
+
 def test_text_parts_become_lines_of_one_text():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 

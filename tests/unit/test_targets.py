@@ -136,7 +136,7 @@ def test_a_flood_of_one_tenant_does_not_keep_anothers_request_waiting():
 @pytest.mark.parametrize(
     ("terms", "parameter"),
     [(Terms(tenant="x" * 257), "user"), (Terms(priority=1001), "priority"), (Terms(timeout_s=0), "timeout_s"),
-     (Terms(timeout_s=float("nan")), "timeout_s")],
+     (Terms(timeout_s=float("nan")), "timeout_s"), (Terms(timeout_s=10**400), "timeout_s")],
 )  # fmt: skip
 def test_terms_out_of_range_are_refused_by_name(terms, parameter):
     with pytest.raises(RequestError) as refused:

@@ -72,6 +72,9 @@ class Engine:
         limits = plan.limits
         self._plan = plan
         self._tokenizer = tokenizer
+        # A tokenizer's files may name ids that the model has no logits of: none of them is ever chosen.
+        ids: frozenset[int] = frozenset() if tokenizer is None else tokenizer.eos_ids
+        self._eos_ids = frozenset(i for i in ids if 0 <= i < plan.vocab_size)
         self._observer = NullObserver() if observer is None else observer
         self._clock = clock
         assert not targets.are_times or (costs is not None and costs.is_known), "a time is promised blindly"
@@ -155,6 +158,9 @@ class Engine:
         """Raise RequestError when the request could never be served. Reads constants only: any thread may ask."""
         vocab_size, max_context = self._plan.vocab_size, self._plan.limits.max_context
         request.check(vocab_size, max_context, self.max_length, has_tokenizer=self._tokenizer is not None)
+        if request.params.min_tokens and len(self._stop_ids(request.params)) == vocab_size:
+            raise RequestError("min_tokens leaves no token to choose: every one of the vocabulary stops",
+                               "name fewer stop_token_ids", "min_tokens")  # fmt: skip
 
     def add(self, request: Request) -> None:
         """Join those who wait.
@@ -169,10 +175,7 @@ class Engine:
         max_length = self.max_length
         if params.max_tokens is not None:
             max_length = min(max_length, len(request.prompt) + params.max_tokens)
-        eos_ids: frozenset[int] = frozenset()
-        if self._tokenizer is not None and not params.ignore_eos:
-            eos_ids = self._tokenizer.eos_ids
-        stop_ids = eos_ids | frozenset(params.stop_token_ids)
+        stop_ids = self._stop_ids(params)
         now = self._clock()
         sequences = [
             Sequence(
@@ -254,6 +257,10 @@ class Engine:
         self._scheduler.check()
         num_unheld = self._pool.num_free + self._pool.num_pinned
         assert self.has_work or num_unheld == self._pool.num_slots, "idle, and a slot is held"
+
+    def _stop_ids(self, params: SamplingParams) -> frozenset[int]:
+        """The tokens that end an answer."""
+        return frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_ids)
 
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError when the request would have to wait too long, or too many wait already."""

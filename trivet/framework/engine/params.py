@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 
 from trivet.base.errors import RequestError
 
@@ -83,7 +82,7 @@ class _Range:
     def _holds(self, value: object) -> bool:
         assert isinstance(value, int | float)
         is_above = self.low < value if self.is_low_open else self.low <= value
-        return is_above and value <= self.high and value != inf
+        return is_above and value <= self.high
 
     def __str__(self) -> str:
         noun = "an integer" if self.kind is int else "a number"
@@ -98,7 +97,8 @@ _RANGES = (
     _Range("top_p", float, 0, 1, is_low_open=True),
     _Range("top_k", int, 1, INT64_MAX, is_optional=True),
     _Range("min_p", float, 0, 1),
-    _Range("repetition_penalty", float, 0, inf, is_low_open=True),
+    # Nearer to 0 it would make an infinity of a logit, which is no answer; both ends are far past any use.
+    _Range("repetition_penalty", float, 0.01, 100),
     _Range("presence_penalty", float, -2, 2),
     _Range("frequency_penalty", float, -2, 2),
     _Range("seed", int, -INT64_MAX - 1, INT64_MAX, is_optional=True),

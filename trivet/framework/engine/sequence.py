@@ -44,7 +44,11 @@ class Request:
                 bound, option = f"the KV pool of {max_length} is too small", "--kv-memory"
             message = f"prompt has {num_prompt} tokens; with one to answer, {bound}"
             raise RequestError(message, f"shorten the prompt, or raise {option}", "prompt")
-        if not 0 <= min(self.prompt) <= max(self.prompt) < vocab_size:
+        try:
+            tokens = array("i", self.prompt)
+        except (TypeError, OverflowError) as error:
+            raise RequestError(f"prompt has what is no token id: {error}", parameter="prompt") from None
+        if not 0 <= min(tokens) <= max(tokens) < vocab_size:
             raise RequestError(f"prompt has a token outside 0 to {vocab_size - 1}", parameter="prompt")
         if self.params.stop and not has_tokenizer:
             raise RequestError("stop needs a tokenizer, and this engine has none", "use stop_token_ids", "stop")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from sys import float_info
 
 from trivet.base.errors import RequestError
 
@@ -27,7 +27,7 @@ class Terms:
         if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
             raise RequestError(f"priority is {self.priority}, wanted an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}",
                                parameter="priority")  # fmt: skip
-        if self.timeout_s is not None and not (isfinite(self.timeout_s) and self.timeout_s > 0):
+        if self.timeout_s is not None and not 0 < self.timeout_s <= float_info.max:
             raise RequestError(f"timeout_s is {self.timeout_s}, wanted seconds above 0", parameter="timeout_s")
         return self
 
