@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 
 from trivet._native import Gate, Sampler, Team
@@ -52,6 +53,20 @@ class CountingPlan:
 def counted(first: int, count: int) -> str:
     """The text of `count` tokens that begin with `first`."""
     return TOKENIZER.decode(range(first, first + count))
+
+
+def value(client: httpx.Client, metric: str) -> float:
+    """The sum of a metric's samples."""
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(metric))
+
+
+def until(is_true: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether it became true in time."""
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_true()
 
 
 @contextmanager

@@ -1,13 +1,17 @@
 """The server as HTTP: what is not in OpenAI's client, or would not get past it."""
 
 import asyncio
+import json
 import logging
 import time
 
 import httpx
 import pytest
-from serving import MODEL, CountingPlan, counted, serving
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serving import MODEL, CountingPlan, counted, serving, until, value
 
+from trivet.serve.protocol import CHAT_FIXED, COMPLETION_FIXED, ChatBody, CompletionBody
 from trivet.serve.service import ServiceLimits
 from trivet.serve.stream import EventStream
 
@@ -25,25 +29,30 @@ def error(response):
     return response.json()["error"]
 
 
-def value(client, metric):
-    """The sum of a metric's samples."""
-    lines = client.get("/metrics").text.splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(metric))
-
-
-def until(is_true, seconds=5.0):
-    """Whether it became true in time."""
-    deadline = time.monotonic() + seconds
-    while not is_true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_true()
-
-
 def test_malformed_json_is_a_400_with_the_place(client):
     response = client.post("/v1/completions", content=b'{"model": }')
 
     assert 400 == response.status_code
     assert "byte 10" in error(response)["message"]
+
+
+NAMES = sorted({*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, *CHAT_FIXED, *COMPLETION_FIXED})
+EDGES = [-(2**63), -1, 0, 1, 2, 3, 511, 512, 2**31, 2**63, 10**400, "self", "1", {"role": "user", "content": "a"}]
+LEAVES = st.none() | st.booleans() | st.floats(-3, 3) | st.text(max_size=9) | st.sampled_from(EDGES)
+KEYS = st.sampled_from(["self", "role", "content", "type", "text", "1", "600", "include_usage"])
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))
+
+
+@given(st.sampled_from(["/v1/chat/completions", "/v1/completions"]), st.dictionaries(
+    st.sampled_from(NAMES), VALUES, max_size=4))  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_asked_is_answered_or_refused_by_name(client, path, fields):
+    prompt = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+    response = client.post(path, content=json.dumps({"model": MODEL, **prompt, "max_tokens": 3, **fields}))
+
+    assert response.status_code in (200, 400, 404, 429, 504)
+    assert "engine_failed" not in response.text
+    assert 200 == client.get("/health").status_code
 
 
 def test_the_content_type_does_not_matter(client):

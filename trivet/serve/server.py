@@ -7,13 +7,15 @@ import logging
 import signal
 import socket
 import threading
+from functools import partial
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import uvicorn
 import uvloop
 
 from trivet.serve.app import create_app
+from trivet.serve.connection import Connection
 from trivet.serve.log import event
 from trivet.serve.service import Service
 
@@ -39,7 +41,7 @@ class Server:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 create_app(service),
-                http="httptools",
+                http=cast(type[asyncio.Protocol], partial(Connection, limits=service.limits)),  # only called
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from trivet.base.errors import UnavailableError
-from trivet.base.units import MIB
+from trivet.base.units import KIB, MIB
 from trivet.framework.engine.cost_model import CostModel, calibrated, guessed
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.kv_counts import KvCounts
@@ -121,9 +121,11 @@ def start_loaded(
 class ServiceLimits:
     """What one client may cost the others."""
 
+    max_head_bytes: int = 64 * KIB  # of a request before its body; servers and proxies take 8 to 32 KiB
     max_body_bytes: int = 8 * MIB  # a prompt of 128k tokens is under 1 MiB, as ids or as text
     max_choices: int = 1024  # in flight, over all requests; above it 429
-    read_s: float = 30.0  # for a request's body to arrive
+    read_s: float = 30.0  # for a request's head to arrive, and then for its body
+    write_s: float = 60.0  # for a client to take something of what is sent
 
 
 class Service:
