@@ -160,8 +160,11 @@ LOOPS = {
 }
 WRONG = {
     "a key of pairs of pairs": b"}Nq\x00" + b"h\x00h\x00\x86q\x00" * 99 + b"Ns.",
-    "such a key in an OrderedDict": name("collections", "OrderedDict") + b"Nq\x00" + b"h\x00h\x00\x86q\x00" * 99
-    + b"N\x86\x85\x85R.",
+    "such a key in an OrderedDict": name("collections", "OrderedDict") + b")RNq\x00" + b"h\x00h\x00\x86q\x00" * 99
+    + b"Ns.",
+    "a shape that is a list, copied as often as it is named": name("torch", "Size") + b"](K\x01e\x85R.",
+    "an OrderedDict of a list": name("collections", "OrderedDict") + b"](" + text("x") + b"N\x86e\x85R.",
+    "a call with a thousand arguments": name("torch._utils", "_rebuild_parameter") + b"(" + b"N" * 1000 + b"tR.",
     "a dtype of pairs of pairs": name("torch._utils", "_rebuild_tensor_v3") + b"(" + storage("0", "FloatStorage", 1)
     + b"K\x00))\x89NNq\x00" + b"h\x00h\x00\x86q\x00" * 99 + b"tR.",
     "a reference that is none": b"Nq\x00" + b"h\x00h\x00\x86q\x00" * 99 + b"Q.",

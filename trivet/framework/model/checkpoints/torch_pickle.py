@@ -70,11 +70,16 @@ def load_pickle(program: bytes) -> Any:
         raise UnsafePickle(f"it is damaged ({type(error).__name__}: {error})") from None
 
 
-def _ordered_dict(items: Any = ()) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
-    for key, value in items:
-        _set(made, key, value)
-    return made
+def _ordered_dict() -> dict[Any, Any]:
+    """Empty: its items follow. Made of a list, a list of a million would be copied by every five bytes that say so."""
+    return {}
+
+
+def _size(numbers: Any) -> Any:
+    """As they are, for the same reason: what is no tuple would have to be copied."""
+    if not isinstance(numbers, tuple):
+        raise ValueError(f"has a shape that is a {type(numbers).__name__}")
+    return numbers
 
 
 def _set(target: dict[Any, Any], key: Any, value: Any) -> None:
@@ -110,13 +115,15 @@ def _said(value: Any) -> str:
 # All that a pickle may call, and all else that it may name.
 _CALLS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": _ordered_dict,
-    "torch.Size": tuple,
+    "torch.Size": _size,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _typed_tensor,
     "torch._utils._rebuild_parameter": _parameter,
 }
 _VALUES = {f"torch.{name}" for name in (*STORAGES, *DTYPES)} | {"torch.storage.UntypedStorage"}
+
+_MAX_ARGUMENTS = 16  # of a call: PyTorch writes up to nine, and each costs time again whenever a tuple is passed again
 
 _MARK = object()
 
@@ -214,6 +221,8 @@ class _Machine:
         arguments, function = self.pop(), self.pop()
         if not isinstance(function, Name) or not isinstance(arguments, tuple) or str(function) not in _CALLS:
             raise UnsafePickle(f"it calls {_said(function)}, which is no function of a state dict")
+        if len(arguments) > _MAX_ARGUMENTS:
+            raise UnsafePickle(f"it calls {function} with {len(arguments)} arguments")
         self.push(_CALLS[str(function)](*arguments))
 
     def build(self) -> None:
