@@ -137,6 +137,7 @@ def test_a_truncated_file_says_how_much_is_wanted(tmp_path):
         ('{"w": {"dtype": "F31", "shape": [2], "data_offsets": [0, 8]}}', "unknown dtype 'F31'"),
         ('{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},'
          ' "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}', "neither overlap nor leave holes"),
+        ('{"w": {"dtype": "F32", "shape": [1, 1, 1, 1, 1, 1, 1, 1, 2], "data_offsets": [0, 8]}}', "were wanted"),
         ("[1, 2]", "not a JSON object"),
         ("{", "not JSON"),
     ],
@@ -144,6 +145,25 @@ def test_a_truncated_file_says_how_much_is_wanted(tmp_path):
 def test_a_header_that_lies_is_refused(tmp_path, header, message):
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
+
+    with pytest.raises(CheckpointError, match=message):
+        read_header(file)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: json.dumps({"w": {"dtype": "F32", "shape": [9] * 10**6, "data_offsets": [0, 8]}}), "wanted"),
+        (lambda: json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [10**4300 - 9, 10**4300 - 1]}}),
+         "wanted"),
+        (lambda: "{" + ", ".join(f'"{i}": 0' for i in [*range(10**5), "x", "x"]) + "}", "x is twice"),
+    ],
+    ids=["axes", "digits", "names"],
+)  # fmt: skip
+def test_a_header_without_measure_is_refused_at_once(tmp_path, make, message):
+    header = make().encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
     with pytest.raises(CheckpointError, match=message):
         read_header(file)

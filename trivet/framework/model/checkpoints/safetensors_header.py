@@ -8,6 +8,7 @@ Format: https://huggingface.co/docs/safetensors, section Format.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from trivet.base.errors import CheckpointError
 from trivet.base.units import align_up
-from trivet.framework.model.checkpoints.stored import ITEM_BITS, StoredTensor
+from trivet.framework.model.checkpoints.stored import ITEM_BITS, StoredTensor, are_counts
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 
@@ -75,8 +76,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         document = dict(pairs)
         if len(document) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
             raise CheckpointError(f"{path}: {twice} is twice in the header", _COPY_AGAIN)
         return document
 
@@ -91,9 +91,9 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 
 def _stored_tensor(path: Path, name: str, entry: Any, data_start: int) -> StoredTensor:
     match entry:
-        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(stop)]} if all(
-            type(size) is int and size >= 0 for size in shape
-        ):
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [start, stop]} if are_counts(
+            shape
+        ) and are_counts((start, stop)):
             pass
         case _:
             raise CheckpointError(
@@ -103,7 +103,7 @@ def _stored_tensor(path: Path, name: str, entry: Any, data_start: int) -> Stored
     if dtype not in ITEM_BITS:
         raise CheckpointError(f"{path}: tensor {name} has the unknown dtype {dtype!r}", _COPY_AGAIN)
     num_bytes = -(-prod(shape) * ITEM_BITS[dtype] // 8)
-    if start < 0 or stop - start != num_bytes:
+    if stop - start != num_bytes:
         raise CheckpointError(
             f"{path}: tensor {name} has bytes {start} to {stop}, {dtype}{shape} takes {num_bytes}", _COPY_AGAIN
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,9 @@ ITEM_BITS |= dict.fromkeys(("U16", "I16", "F16", "BF16"), 16)
 ITEM_BITS |= dict.fromkeys(("U32", "I32", "F32"), 32)
 ITEM_BITS |= dict.fromkeys(("U64", "I64", "F64"), 64)
 
+# More than any published tensor has. Headers may claim more, of numbers that take hours to multiply.
+MAX_AXES = 8
+
 
 @dataclass(frozen=True)
 class StoredTensor:
@@ -29,6 +34,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+
+
+def are_counts(values: Sequence[Any]) -> bool:
+    """Could these be what a header says they are: a shape, strides, an offset?"""
+    return len(values) <= MAX_AXES and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 # The formats whose rows are read, and what they come as.

@@ -15,14 +15,13 @@ from typing import Any
 from trivet.base.errors import CheckpointError
 from trivet.base.units import MIB, format_bytes
 from trivet.framework.model.checkpoints.checkpoint import read_bytes
-from trivet.framework.model.checkpoints.stored import ITEM_BITS, StoredTensor
+from trivet.framework.model.checkpoints.stored import ITEM_BITS, StoredTensor, are_counts
 from trivet.framework.model.checkpoints.torch_pickle import PickledTensor, UnsafePickle, load_pickle
 from trivet.framework.model.checkpoints.zip_index import Member, is_zip, read_zip_index
 
 SUFFIXES = (".bin", ".pt", ".pth")
 
 _MAX_PICKLE_BYTES = 16 * MIB  # a hundred thousand tensors; a hostile one makes at most some hundred times as much of it
-_MAX_AXES = 8
 _WRAPPERS = ("state_dict", "model", "module")  # under which training scripts save the weights beside other things
 
 _SAVE_AGAIN = "save its tensors alone: torch.save(model.state_dict(), FILE), or as safetensors"
@@ -102,6 +101,4 @@ def _stored(path: Path, name: str, tensor: PickledTensor, folder: str, members: 
 
 
 def _are_counts(values: Any) -> bool:
-    return isinstance(values, tuple) and len(values) <= _MAX_AXES and all(
-        type(value) is int and 0 <= value < 2**63 for value in values
-    )  # fmt: skip
+    return isinstance(values, tuple) and are_counts(values)
