@@ -1,8 +1,11 @@
 import json
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_model import LLAMA_CONFIG, TINY
 
 from trivet.base.errors import ConfigError
@@ -90,6 +93,12 @@ def test_a_missing_key_is_named(key):
         ({"quantization_config": {"quant_method": "fp8"}}, r"quantised \(fp8\)"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is below 1"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn' is not known\n.*default, llama3"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "is not known"),
+        ({"layer_types": 3}, "layer_types is 3, a list was wanted"),
+        ({"quantization_config": "fp8"}, "quantization_config is 'fp8', a dict was wanted"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], a dict was wanted"),
+        ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn', a dict was wanted"),
+        ({"rope_theta": 10**400}, "rope_theta is 1000.*, a number above 0"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
         ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor is not above"),
     ],
@@ -97,6 +106,22 @@ def test_a_missing_key_is_named(key):
 def test_what_cannot_be_computed_is_refused_by_key(keys, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(changed(**keys))
+
+
+LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from([1e300, 10**400, "llama3"])
+ANYTHING = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+    st.sampled_from(["rope_type", "type", "factor", "quant_method"]), inner, max_size=2), max_leaves=4)  # fmt: skip
+KEYS = [*LLAMA_CONFIG, "head_dim", "rope_theta", "rope_scaling", "rope_parameters", "layer_types", "hidden_act",
+        "quantization_config", "partial_rotary_factor", "use_sliding_window", "tie_word_embeddings"]  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), ANYTHING, max_size=3))
+@settings(max_examples=500)
+def test_whatever_stands_there_is_understood_or_refused(keys):
+    with suppress(ConfigError):
+        config = parse_config(changed(**keys))
+
+        assert config == from_json(to_json(config))
 
 
 def test_frequencies_fall_from_one_by_equal_ratios():

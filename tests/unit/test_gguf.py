@@ -1,3 +1,6 @@
+from contextlib import suppress
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, quants
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 from small_model import TINY, add_tokenizer, finish, gguf_writer
 
 from trivet.base.errors import CheckpointError, ConfigError
+from trivet.framework.model.checkpoints import gguf
 from trivet.framework.model.checkpoints.gguf_header import read_gguf_header
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import parse_config
@@ -175,8 +179,9 @@ def test_llama3_scaling_is_found_again_in_its_factors(tmp_path):
     assert 8192 == parse_config(checkpoint.config).rope_scaling.original_context
 
 
-def test_rotary_factors_of_another_kind_are_refused(tmp_path):
-    tensors = {"token_embd.weight": EMBEDDING, "rope_freqs.weight": np.linspace(1, 8, 8, dtype=np.float32)}
+@pytest.mark.parametrize("factors", [np.linspace(1, 8, 8), np.ones((8, 3))])
+def test_rotary_factors_of_another_kind_are_refused(tmp_path, factors):
+    tensors = {"token_embd.weight": EMBEDDING, "rope_freqs.weight": factors.astype(np.float32)}
 
     with pytest.raises(CheckpointError, match=r"rope_freqs\.weight holds rotary factors that are not"):
         open_checkpoint(small_gguf(tmp_path / "m.gguf", tensors))
@@ -259,6 +264,29 @@ def test_a_truncated_file_is_refused_wherever_it_ends(whole, share):
 
     with pytest.raises(CheckpointError):
         open_checkpoint(path)
+
+
+LEAVES = (
+    st.booleans() | st.integers(-3, 3) | st.floats() | st.sampled_from([2**63, "llama", "gpt2", "none", "a b", "\xe9"])
+)
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_metadata_of_other_types_are_an_error_or_understood(whole, data):
+    path, content = whole
+    path.write_bytes(content)
+    metadata, tensors = read_gguf_header(path)
+    changes = st.dictionaries(st.sampled_from(list(metadata)), LEAVES | st.lists(LEAVES, max_size=3), max_size=3)
+    changed = {**metadata, **data.draw(changes)}
+
+    with (
+        patch.object(gguf, "read_gguf_header", return_value=(changed, tensors)),
+        suppress(CheckpointError, ConfigError),
+    ):
+        checkpoint = gguf.read_gguf(path)
+        parse_config(checkpoint.config)
+        Tokenizer(checkpoint.tokenizer)
 
 
 @given(position=st.integers(0, 6000), noise=st.binary(min_size=1, max_size=12))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from sys import float_info
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from trivet.base.errors import ConfigError
 
 Family = Literal["llama", "qwen2", "qwen3"]
+Kept = TypeVar("Kept", list[Any], dict[str, Any])
 
 # What the classes of published implementations default to when the file does not say: old Llama files do not.
 _DEFAULT_ROPE_THETA = 10000.0
@@ -135,13 +137,25 @@ def rope_frequencies(config: ModelConfig) -> tuple[float, ...]:
     return tuple(float(frequency) for frequency in frequencies)
 
 
+_COUNTS = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+           "max_context")  # fmt: skip
+_NUMBERS = ("rms_norm_eps", "rope_theta")
+_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_context")
+
+
 def to_json(config: ModelConfig) -> dict[str, Any]:
     return asdict(config)
 
 
 def from_json(document: Mapping[str, Any]) -> ModelConfig:
-    """The inverse of `to_json`."""
+    """The inverse of `to_json`. Raises ConfigError for a number that is none, KeyError or TypeError for another key."""
     scaling = document["rope_scaling"]
+    for key in _COUNTS:
+        _count(document, key)
+    for key in _NUMBERS:
+        _number(document, key)
+    for key in () if scaling is None else _SCALING:
+        _number(scaling, key)
     return ModelConfig(**{**document, "rope_scaling": None if scaling is None else RopeScaling(**scaling)})
 
 
@@ -151,9 +165,9 @@ def _architecture(document: Mapping[str, Any]) -> str:
     if not isinstance(names, list) or not names:
         raise ConfigError("config: architectures is missing", f"name one of the known architectures: {known}")
     name = names[0]
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ConfigError(f"config: architecture {name!r} is not known", f"the known architectures are: {known}")
-    return str(name)
+    return name
 
 
 def _refuse_unsupported(document: Mapping[str, Any], architecture: Architecture) -> None:
@@ -165,14 +179,14 @@ def _refuse_unsupported(document: Mapping[str, Any], architecture: Architecture)
     for key in biases:
         if _flag(document, key):
             raise ConfigError(f"config: {key} is true, {architecture.family} here has no biases in its linear layers")
-    layer_types = document.get("layer_types") or []
+    layer_types = _kept_as(list, document, "layer_types")
     if _flag(document, "use_sliding_window") or any(kind != "full_attention" for kind in layer_types):
         raise ConfigError(
             "config: the model uses sliding-window attention, full attention is what is computed here",
             "if the checkpoint allows full attention, set use_sliding_window to false in config.json",
         )
     if document.get("quantization_config") is not None:
-        method = document["quantization_config"].get("quant_method", "unnamed")
+        method = _kept_as(dict, document, "quantization_config").get("quant_method", "unnamed")
         raise ConfigError(
             f"config: the checkpoint is quantised ({method}), float32, bfloat16 or float16 weights were wanted",
             "use the unquantised checkpoint, or a GGUF file of the model",
@@ -193,12 +207,12 @@ def _head_dim(document: Mapping[str, Any], hidden_size: int, num_heads: int) -> 
 
 def _rope(document: Mapping[str, Any]) -> dict[str, Any]:
     """The rotary settings of both published spellings in the newer one, `rope_parameters`."""
-    parameters = document.get("rope_parameters")
-    if parameters is None:
-        parameters = {"rope_theta": document.get("rope_theta"), **(document.get("rope_scaling") or {})}
+    parameters = _kept_as(dict, document, "rope_parameters")
+    if document.get("rope_parameters") is None:
+        parameters = {"rope_theta": document.get("rope_theta"), **_kept_as(dict, document, "rope_scaling")}
     if parameters.get("partial_rotary_factor", document.get("partial_rotary_factor")) not in (None, 1, 1.0):
         raise ConfigError("config: partial_rotary_factor is below 1, whole heads are rotated here")
-    return dict(parameters)
+    return parameters
 
 
 def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
@@ -232,7 +246,7 @@ def _count(document: Mapping[str, Any], key: str, default: int | None = None, at
 
 def _number(document: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = _value(document, key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= float_info.max:
         raise ConfigError(f"config: {key} is {value!r}, a number above 0 was wanted")
     return float(value)
 
@@ -241,6 +255,16 @@ def _flag(document: Mapping[str, Any], key: str) -> bool:
     value = _value(document, key, default=False)
     if not isinstance(value, bool):
         raise ConfigError(f"config: {key} is {value!r}, true or false was wanted")
+    return value
+
+
+def _kept_as(kind: type[Kept], document: Mapping[str, Any], key: str) -> Kept:
+    """What is under `key`, empty where nothing is."""
+    value = document.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise ConfigError(f"config: {key} is {value!r:.80}, a {kind.__name__} was wanted")
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def read_gguf(path: Path) -> Checkpoint:
     """
     metadata, tensors = read_gguf_header(path)
     architecture = metadata.get("general.architecture")
-    if architecture not in _ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
         raise CheckpointError(
             f"{path}: architecture {architecture!r} is not known",
             f"the known architectures are: {', '.join(_ARCHITECTURES)}",
@@ -93,7 +94,7 @@ def _config(
 ) -> dict[str, Any]:
     def number(key: str, default: float | None = None) -> Any:
         found = metadata.get(f"{architecture}.{key}", default)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < inf:
             raise CheckpointError(f"{path}: metadata {architecture}.{key} is {found!r:.80}, above 0 was wanted")
         return found
 
@@ -132,9 +133,9 @@ def _llama3_scaling(path: Path, config: dict[str, Any], tensor: GgufTensor, cont
     """The scaling whose factors the file has, proved by computing them from it."""
     factors, _ = _read_rows(path, _Rows(tensor, None), 0, tensor.shape[0])
     scaling = {**_LLAMA3_SCALING, "factor": float(factors.max()), "original_max_position_embeddings": context}
-    plain = rope_frequencies(parse_config({**config, "rope_scaling": None}))
+    plain = np.array(rope_frequencies(parse_config({**config, "rope_scaling": None})))
     scaled = rope_frequencies(parse_config({**config, "rope_scaling": scaling}))
-    if len(plain) != len(factors) or not np.allclose(plain / factors, scaled, rtol=1e-3, atol=0):
+    if plain.shape != factors.shape or not np.allclose(plain, scaled * factors, rtol=1e-3, atol=0):
         raise CheckpointError(f"{path}: {_ROPE_FACTORS} holds rotary factors that are not those of Llama 3 scaling")
     return scaling
 

@@ -53,7 +53,7 @@ def read_gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> TokenizerFil
         return metadata.get(f"tokenizer.ggml.{key}", default)
 
     kind, pre = value("model"), value("pre")
-    if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
+    if kind != "gpt2" or not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
         raise CheckpointError(
             f"{path}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not known",
             f"known are 'gpt2' with {', '.join(_PRE_TOKENIZERS)}; otherwise use the model's folder with tokenizer.json",
