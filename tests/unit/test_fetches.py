@@ -103,7 +103,7 @@ def test_what_was_awaited_is_not_bound_to_a_kernel_that_does_not_wait() -> None:
     early = replace(graph, nodes=(*fetched, *awaited, *stored), values={**graph.values, **versions})
     laws.check(early, "awaiting before the store")
 
-    with pytest.raises(ValueError, match="rope_kv_store: it waits for no stream, and one is given"):
+    with pytest.raises(GraphError, match="rope_kv_store: it waits for no stream, and one is given"):
         CpuPlan(early, weights, limits=LIMITS, slots=small_slots(early), num_slots=40, team=Team([None]))
 
 

@@ -29,7 +29,7 @@ def change(package, key, value):
     place = document
     for parent in parents:
         place = place[int(parent) if isinstance(place, list) else parent]
-    place[last] = value
+    place[int(last) if isinstance(place, list) else last] = value
     path.write_text(json.dumps(document))
 
 
@@ -137,11 +137,20 @@ def test_a_truncated_shard_says_how_much_is_wanted(package):
         ("dtype", "float31", "damaged.*dtype float31"),
         ("graph", {}, "damaged.*name"),
         ("tensors", {}, "damaged.*tensors and the graph's weights differ"),
-        ("tensors/w.a/0/offset", -4096, "damaged.*tensor w.a lies outside its shard"),
+        ("tensors/w.a/0/offset", -4096, "damaged.*tensor w.a has numbers that are none"),
         ("tensors/w.a/0/offset", 1 << 40, "damaged.*tensor w.a lies outside its shard"),
         ("tensors/w.a/0/bytes", 4, "damaged.*tensor w.a has the wrong number of bytes"),
         ("tensors/w.a/0/shape", [1], "damaged.*tensor w.a is not what the graph takes"),
         ("tensors/w.a/0/shard", "other", "damaged.*other"),
+        ("tensors/w.a/0/offset", 4096.0, "damaged.*tensor w.a has numbers that are none"),
+        ("tensors/w.a/0/xxh3", "none", "damaged.*none"),
+        ("tensors/w.a/0/xxh3", "1" * 17, "damaged.*tensor w.a has numbers that are none"),
+        ("tensors/w.v/0/offset", 8192, "damaged.*tensors overlap"),
+        ("graph/weights/w.v/shape", [-24], r"damaged.*v has the shape \[-24\]"),
+        ("graph/values/w.v/0", [24.0], "damaged.*a value has the axes"),
+        ("graph/values/w.v/1", "float31", "damaged.*a value is float31 in rows"),
+        ("config/max_context", "long", "damaged.*max_context is 'long'"),
+        ("config/rope_theta", 0, "damaged.*rope_theta is 0"),
         ("tensors/w.a/0/offset", 4097, "damaged.*tensor w.a lies outside its shard, or not on a page"),
         ("tensors/w.a", [], "damaged.*tensor w.a has 0 pieces for 1 ranks"),
         ("tensor_parallel", 0, "damaged.*tensor_parallel 0"),

@@ -12,9 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from trivet.base.dtypes import Array, DType, row_bytes
+from trivet.base.errors import GraphError
 from trivet.operators.contract import (
     FLOATS,
     Argument,
+    Attribute,
+    Axis,
     Call,
     Operator,
     Sample,
@@ -154,6 +157,18 @@ def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample(call, (q, stored, batch.positions, batch.starts, batch.slots), sizes)
 
 
+def _check_widths(sizes: Mapping[str, Axis], attributes: Mapping[str, Attribute]) -> Mapping[str, Axis]:
+    """Rows are whole heads, those of keys and values all that the cache has of a token: kernels take it for granted."""
+    heads, head_dim = sizes["kv_heads"], sizes["head_dim"]
+    assert isinstance(heads, int) and isinstance(head_dim, int)
+    stored, queries = sizes.get("kv_width", heads * head_dim), sizes.get("q_width", heads * head_dim)
+    if stored != heads * head_dim:
+        raise GraphError(f"keys and values are {stored} wide, the cache has {heads} heads of {head_dim}")
+    if not isinstance(queries, int) or heads * head_dim == 0 or queries % (heads * head_dim):
+        raise GraphError(f"queries are {queries} wide, {heads} heads of {head_dim} in the cache do not divide it")
+    return {}
+
+
 def _cache(call: Call) -> TensorSpec:
     arguments = operator_named(call.operator).inputs
     return next(spec for argument, spec in zip(arguments, call.inputs, strict=True) if spec and argument is CACHE)
@@ -206,6 +221,7 @@ register(
         outputs=(STORED,),
         reference=_kv_store,
         samples=_store_samples,
+        infer=_check_widths,
         tolerance=Tolerance(0.0, 0.0, "copies, rounded once to the cache's format"),
         flops=lambda call, sizes: 0,
         fewest_bytes=_store_bytes,
@@ -228,6 +244,7 @@ register(
         attributes=("head_dim",),
         reference=_rope_kv_store,
         samples=_rope_store_samples,
+        infer=_check_widths,
         tolerance=Tolerance(
             1e-6,
             8e-3,
@@ -249,6 +266,7 @@ register(
         attributes=("scale",),
         reference=_attention,
         samples=_attention_samples,
+        infer=_check_widths,
         tolerance=Tolerance(
             4e-6,
             4e-6,

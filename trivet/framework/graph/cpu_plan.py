@@ -198,7 +198,10 @@ class CpuPlan:
         bound = {argument: self._operands[n] for argument, n in operands if n is not None}
         # Refused for a kernel that does not wait for what it reads.
         stream = next((self._awaited[name] for name in node.names if name in self._awaited), None)
-        append(self._program, lowered, bound, stream)
+        try:
+            append(self._program, lowered, bound, stream)
+        except ValueError as error:  # the native program's own refusal
+            raise GraphError(f"{', '.join(node.outputs)}: {error}", "see `trivet operators explain`") from None
         self.nodes.append(node)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
+from trivet.base.dtypes import DTYPES, DType
 from trivet.framework.graph import recipe as recipes
 from trivet.framework.graph.recipe import Recipe
-from trivet.operators.contract import Attribute, Call, TensorSpec, operator_named
+from trivet.operators.contract import Attribute, Axis, Call, Layout, TensorSpec, operator_named
 
 
 @dataclass(frozen=True)
@@ -120,19 +121,42 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 
 def from_json(document: dict[str, Any]) -> Graph:
+    """The inverse of `to_json`. Raises ValueError, KeyError or TypeError for what is none; the laws are not checked."""
     return Graph(
         name=document["name"],
-        inputs=tuple(document["inputs"]),
-        outputs=tuple(document["outputs"]),
+        inputs=_names(document["inputs"]),
+        outputs=_names(document["outputs"]),
         nodes=tuple(_node(*fields) for fields in document["nodes"]),
-        values={
-            name: TensorSpec(tuple(axes), dtype, layout) for name, (axes, dtype, layout) in document["values"].items()
-        },
+        values={name: _spec(*fields) for name, fields in document["values"].items()},
         weights={name: recipes.from_json(recipe) for name, recipe in document["weights"].items()},
-        streams=tuple(Stream(*fields) for fields in document["streams"]),
+        streams=tuple(_stream(*fields) for fields in document["streams"]),
     )
+
+
+def _names(names: list[str]) -> tuple[str, ...]:
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{names} are no names")
+    return tuple(names)
+
+
+def _spec(axes: list[Axis], dtype: DType | None, layout: Layout) -> TensorSpec:
+    if not all(isinstance(axis, str) or recipes.is_size(axis) for axis in axes):
+        raise ValueError(f"a value has the axes {axes}")
+    if dtype not in (None, *DTYPES) or layout not in get_args(Layout):
+        raise ValueError(f"a value is {dtype} in {layout}")
+    return TensorSpec(tuple(axes), dtype, layout)
+
+
+def _stream(name: str, kind: str, num_heads: int, head_dim: int) -> Stream:
+    if not (isinstance(name, str) and recipes.is_size(num_heads) and recipes.is_size(head_dim)):
+        raise ValueError(f"stream {name} is of {num_heads} heads of {head_dim}")
+    return Stream(name, kind, num_heads, head_dim)
 
 
 def _node(operator: str, inputs: list[str | None], outputs: list[str], attributes: dict[str, Any]) -> Node:
     restored = {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
-    return Node(operator, tuple(inputs), tuple(outputs), restored)
+    for value in restored.values():
+        if not isinstance(value, int | float | str) and not all(map(recipes.is_size, value)):
+            raise ValueError(f"{operator} has the attributes {attributes}")
+    _names([operator, *(name for name in inputs if name is not None)])
+    return Node(operator, tuple(inputs), _names(outputs), restored)

@@ -64,6 +64,14 @@ def recipes_make_their_weights(graph: Graph) -> Iterator[str]:
             yield f"weight {name} is {spec}, its recipe makes {recipe.shape} {recipe.dtype} {recipe.layout}"
 
 
+def streams_are_what_their_caches_hold(graph: Graph) -> Iterator[str]:
+    """The pool is cut by the streams, and written to by the shapes of the caches."""
+    for stream in graph.streams:
+        axes = graph.values[stream.name].axes if stream.name in graph.inputs else ()
+        if axes != ("num_slots", "slot_tokens", 2, stream.num_heads, stream.head_dim):
+            yield f"stream {stream.name} is of {stream.num_heads} heads of {stream.head_dim}, its cache is {axes}"
+
+
 def caches_are_read_after_their_write(graph: Graph) -> Iterator[str]:
     """Every reader of a stream takes its newest version; only the next write may take an older one."""
     newest = {stream.name: stream.name for stream in graph.streams}
@@ -104,6 +112,7 @@ LAWS: tuple[Law, ...] = (
     contracts_hold,
     every_value_is_used,
     recipes_make_their_weights,
+    streams_are_what_their_caches_hold,
     caches_are_read_after_their_write,
     what_is_fetched_is_awaited,
 )

@@ -158,5 +158,12 @@ def from_json(document: dict[str, Any]) -> Recipe:
     return Recipe(content, document["dtype"], document["layout"])
 
 
+def is_size(value: object) -> bool:
+    """A number of elements, as JSON has it."""
+    return type(value) is int and value >= 0
+
+
 def _source(document: dict[str, Any]) -> Source:
+    if not all(map(is_size, document["shape"])):
+        raise ValueError(f"{document['source']} has the shape {document['shape']}")
     return Source(document["source"], tuple(document["shape"]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trivet._native import trim_heap
 from trivet.base.dtypes import Array, DType
-from trivet.base.errors import CheckpointError, ConfigError, ResourceError
+from trivet.base.errors import CheckpointError, ConfigError, GraphError, ResourceError
 from trivet.base.formats import KvFormat, MatrixFormat
 from trivet.base.settings import Settings, read_settings
 from trivet.base.units import KIB, format_bytes
@@ -24,6 +24,7 @@ from trivet.framework.graph.binding import BINDINGS, Request
 from trivet.framework.graph.cost import stream_bytes
 from trivet.framework.graph.fetches import with_fetches
 from trivet.framework.graph.ir import Graph
+from trivet.framework.graph.laws import check
 from trivet.framework.graph.passes import MAX_LEVEL, keep_cache, optimise, target_for
 from trivet.framework.graph.plan import BoundPlan, Bring, Limits
 from trivet.framework.memory.slots import SlotLayout, lay_out
@@ -215,6 +216,7 @@ def open_model(
     cut = [f"{num_ranks}ranks"] if num_ranks > 1 else []
     variant = "-".join([wanted, *([weights] if weights else []), f"level{level}", layout, *cut])
     package = packaged(Path(model), settings.cache_dir, variant, build, verify=verify, rank=rank)
+    _check_graph(package)
     if dtype not in (None, package.dtype):
         raise CheckpointError(
             f"{model} is a package in {package.dtype}, {dtype} was asked for",
@@ -231,6 +233,27 @@ def open_model(
             f"convert its checkpoint again with --target {layout}",
         )
     return package if kv_dtype is None else replace(package, graph=keep_cache(package.graph, kv_dtype))
+
+
+def _check_graph(package: Package) -> None:
+    """Raise CheckpointError unless the graph keeps its laws: kernels take them for granted, and a package may come from
+    anywhere."""
+    graph = package.graph
+    try:
+        check(graph, "reading")
+    except GraphError as error:
+        raise CheckpointError(f"{package.path}: {error.message}", "convert the model again") from None
+    except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError) as error:  # of attributes that are none
+        raise CheckpointError(f"{package.path}: its graph is damaged: {error!r}", "convert the model again") from None
+    if unassigned := [name for name, spec in graph.values.items() if spec.dtype is None]:
+        raise CheckpointError(f"{package.path}: {unassigned[0]} has no format", "convert the model again")
+    num_logits = {graph.values[name].axes[-1] for name in graph.outputs}
+    num_rows = {graph.values[str(node.inputs[1])].axes[0] for node in graph.nodes if node.operator == "embed"}
+    if len(num_logits) != 1 or num_rows != num_logits:
+        raise CheckpointError(
+            f"{package.path}: tokens are chosen from {num_logits} logits, and looked up in {num_rows} rows",
+            "convert the model again",
+        )
 
 
 def layout_of(graph: Graph) -> str:

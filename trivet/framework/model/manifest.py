@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,6 +18,7 @@ from trivet.base.dtypes import DTYPES, GROUP, DType, cast, item_bytes
 from trivet.base.errors import CheckpointError, ConfigError, GraphError
 from trivet.framework.graph import ir
 from trivet.framework.graph.ir import Graph
+from trivet.framework.graph.recipe import is_size
 from trivet.framework.model import config as configs
 from trivet.framework.model.config import ModelConfig
 from trivet.framework.model.json_file import read_json, write_json
@@ -101,7 +103,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = _from_json(document)
         _check(manifest)
+        fingerprint = layout_fingerprint(manifest.graph, manifest.num_ranks)
     except (
+        ArithmeticError,
         AssertionError,
         AttributeError,
         IndexError,
@@ -112,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
         GraphError,
     ) as error:
         raise CheckpointError(f"{path} is damaged: {error!r}", "convert the model again") from None
-    if document.get("fingerprint") != layout_fingerprint(manifest.graph, manifest.num_ranks):
+    if document.get("fingerprint") != fingerprint:
         raise CheckpointError(
             f"{path}: the weights are laid out as another version of trivet ({document.get('trivet')}) wants them",
             "convert the model again",
@@ -156,19 +160,25 @@ def _check(manifest: Manifest) -> None:
         raise ValueError(f"dtype {manifest.dtype}")
     if manifest.tensors.keys() != manifest.graph.weights.keys():
         raise ValueError("tensors and the graph's weights differ")
-    for file in manifest.shards:
-        if PurePath(file).name != file:
-            raise ValueError(f"shard {file} is not a plain file name")
-    if manifest.num_ranks < 1:
+    for file, size in manifest.shards.items():
+        if PurePath(file).name != file or not is_size(size):
+            raise ValueError(f"shard {file} of {size} bytes is not a plain file name")
+    if not is_size(manifest.num_ranks) or manifest.num_ranks < 1:
         raise ValueError(f"tensor_parallel {manifest.num_ranks}")
     for name, pieces in manifest.tensors.items():
         if len(pieces) not in (1, manifest.num_ranks):
             raise ValueError(f"tensor {name} has {len(pieces)} pieces for {manifest.num_ranks} ranks")
         recipe = manifest.graph.weights[name]
         for piece in pieces:
+            if not all(map(is_size, (piece.offset, piece.bytes, *piece.shape))) or not int(piece.xxh3, 16) < 1 << 64:
+                raise ValueError(f"tensor {name} has numbers that are none")
             if piece.dtype != recipe.dtype or (len(pieces) == 1 and piece.shape != recipe.stored_shape):
                 raise ValueError(f"tensor {name} is not what the graph takes")
             if piece.bytes != prod(piece.shape) * item_bytes(piece.dtype):
                 raise ValueError(f"tensor {name} has the wrong number of bytes")
-            if not 0 <= piece.offset <= manifest.shards[piece.shard] - piece.bytes or piece.offset % ALIGNMENT:
+            if piece.offset > manifest.shards[piece.shard] - piece.bytes or piece.offset % ALIGNMENT:
                 raise ValueError(f"tensor {name} lies outside its shard, or not on a page of it")
+    places = sorted((each.shard, each.offset, each.bytes) for pieces in manifest.tensors.values() for each in pieces)
+    for (file, start, size), (next_file, next_start, _) in pairwise(places):
+        if file == next_file and start + size > next_start:
+            raise ValueError(f"tensors overlap in {file} at {next_start}")
