@@ -1,7 +1,8 @@
 import json
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_model import TINY
 from tokenizers import Tokenizer as Library
@@ -70,6 +71,13 @@ def test_byte_tokens_that_are_no_text_do_not_stop_a_stream(ids):
     assert bytes_of_all.decode(errors="replace").removeprefix(" ") == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
+def test_half_a_character_has_no_tokens(text):
+    for add_special in (False, True):
+        with pytest.raises(RequestError, match="the text is none that has tokens"):
+            TOKENIZER.encode(text, add_special=add_special)
+
+
 def test_a_character_comes_whole_or_not_yet():
     stream = TOKENIZER.stream()
     ids = TOKENIZER.encode("é🎉", add_special=False)
@@ -103,6 +111,13 @@ def test_tokens_by_themselves():
     assert [b"<s>", b" a", b"b", b"\n"] == [
         Tokenizer(files(sentencepiece().to_str().encode())).token_bytes(i) for i in (0, 1, 2, 3 + 10)
     ]
+
+
+@pytest.mark.parametrize("token", ["<0xyz>", "<0x +>", "<0x1>", "<0x1>>", "<0x\n1>"])
+def test_a_token_that_only_looks_like_a_byte_is_its_own_text(token):
+    library = Library(models.BPE({"a": 0, token: 1}, []))
+
+    assert token.encode() == Tokenizer(files(library.to_str().encode())).token_bytes(1)
 
 
 def test_special_tokens_are_left_out_of_text_unless_wanted():
@@ -230,6 +245,19 @@ def test_a_template_can_refuse_with_its_own_words():
     assert "messages" == caught.value.parameter
 
 
+@pytest.mark.parametrize("name", ["self", "scope", "variables", "template", ""])
+def test_a_variable_may_have_any_name(name):
+    assert "1" == ChatTemplate(files(template="{{ 1 }}")).render(QUESTION, **{name: 2})
+
+
+def test_a_variable_nested_without_end_is_an_error_of_the_request():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="refuses the messages"):
+        render("{{ deep | tojson }}", deep=deep)
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -254,3 +282,48 @@ def test_a_model_without_a_template_says_what_to_use():
 def test_a_template_that_does_not_compile_is_an_error_of_the_model():
     with pytest.raises(CheckpointError, match="does not compile"):
         render("{% for %}")
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2**40)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["<bos>", "x", "{{ 1 }}"])
+)
+ANYTHING = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+    st.sampled_from(["name", "template", "content"]), inner, max_size=2), max_leaves=5)  # fmt: skip
+KEYS = st.sampled_from(["bos_token", "eos_token", "add_bos_token", "chat_template", "bos_token_id", "eos_token_id"])
+
+
+@given(st.dictionaries(KEYS, ANYTHING), st.dictionaries(KEYS, ANYTHING))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_files_beside_a_tokenizer_say_is_refused_or_understood(tmp_path, config, generation):
+    (tmp_path / "tokenizer.json").write_bytes(FILES.tokenizer)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+
+    with suppress(CheckpointError, RequestError):
+        found = read_tokenizer_files(tmp_path, {})
+        tokenizer = Tokenizer(found)
+        ids = tokenizer.encode(ChatTemplate(found).render(QUESTION), add_special=True)
+        assert all(0 <= i < tokenizer.vocab_size for i in ids)
+        write_tokenizer_files(found, tmp_path)
+        assert found == read_tokenizer_files(tmp_path, {})
+
+
+@pytest.mark.parametrize("text", [r'{"chat_template": "\ud800"}', r'{"a": ["\udfff"]}', r'{"\uD83D": 1}'])
+def test_half_a_character_of_utf_16_is_no_text(tmp_path, text):
+    (tmp_path / "tokenizer.json").write_bytes(FILES.tokenizer)
+    (tmp_path / "tokenizer_config.json").write_text(text)
+
+    with pytest.raises(CheckpointError, match="not readable as JSON"):
+        read_tokenizer_files(tmp_path, {})
+
+
+def test_a_character_in_two_halves_is_one(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(FILES.tokenizer)
+    (tmp_path / "tokenizer_config.json").write_text(r'{"chat_template": "\ud83d\ude00"}')
+
+    assert "😀" == read_tokenizer_files(tmp_path, {}).chat_template

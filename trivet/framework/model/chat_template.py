@@ -24,7 +24,7 @@ class ChatTemplate:
         return self._compiled
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **variables: Any
     ) -> str:
         """The prompt. `variables` (tools, enable_thinking, …) are what the template at hand knows.
 

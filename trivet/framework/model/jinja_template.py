@@ -41,7 +41,7 @@ class JinjaTemplate:
         except TemplateError as error:
             raise CheckpointError(f"the model's chat template does not compile: {error}") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, **variables: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool, **variables: Any) -> str:
         """As `ChatTemplate.render`."""
         if self._template is None:
             raise RequestError(
@@ -55,7 +55,15 @@ class JinjaTemplate:
         }
         try:
             return self._template.render(scope)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (
+            TemplateError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RecursionError,  # of what a request nests within its variables
+        ) as error:
             raise RequestError(f"the model's chat template refuses the messages: {error}", None, "messages") from None
 
 

@@ -12,7 +12,10 @@ from trivet.base.errors import CheckpointError
 def read_json(path: Path) -> dict[str, Any]:
     """The object in the file; CheckpointError when it is absent, not JSON, or not an object."""
     try:
-        document = json.loads(path.read_bytes().decode())
+        text = path.read_bytes().decode()
+        document = json.loads(text)
+        if r"\ud" in text or r"\uD" in text:  # half a pair of UTF-16, which no file and no tokenizer could be given
+            json.dumps(document, ensure_ascii=False).encode()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing", "copy the model again, with all its files") from None
     except (OSError, ValueError, RecursionError) as error:

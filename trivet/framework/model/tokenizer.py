@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tokenizers
 
-from trivet.base.errors import CheckpointError
+from trivet.base.errors import CheckpointError, RequestError
 from trivet.framework.model.tokenizer_files import TokenizerFiles
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # SentencePiece's; <0xyz> is a token like any other
 
 
 class Tokenizer:
@@ -50,11 +53,14 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         """The ids of `text`; with `add_special`, begun (and ended) as the tokenizer's files say.
 
-        A text that a chat template made has its special tokens already: encode it without.
+        A text that a chat template made has its special tokens already: encode it without. Raises RequestError for half
+        a character of UTF-16, which is no text.
         """
-        if not add_special:
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
-        return self._prefix + self._tokenizer.encode(text, add_special_tokens=self._adds_special).ids
+        try:
+            found = self._tokenizer.encode(text, add_special_tokens=add_special and self._adds_special)
+        except (TypeError, ValueError) as error:  # what came as bytes that are no UTF-8 is no text to it
+            raise RequestError(f"the text is none that has tokens: {error}", "give it in UTF-8", "prompt") from None
+        return self._prefix + found.ids if add_special else found.ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         stream = self.stream(skip_special)
@@ -85,7 +91,7 @@ class Tokenizer:
             return b""
         if self._is_byte_level:
             return b"".join(_BYTES.get(character, character.encode()) for character in token)
-        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):  # SentencePiece's byte tokens
+        if _BYTE_TOKEN.fullmatch(token):
             return bytes.fromhex(token[3:5])
         return token.replace("▁", " ").encode()
 
@@ -93,8 +99,8 @@ class Tokenizer:
         token = files.special_token("bos_token")
         if token is not None:
             return self._tokenizer.token_to_id(token)
-        bos = files.generation_config.get("bos_token_id")
-        return bos if isinstance(bos, int) else None
+        bos = files.generation_config.get("bos_token_id")  # -1 in some files
+        return bos if type(bos) is int and 0 <= bos < self.vocab_size else None
 
     def _eos_ids(self, files: TokenizerFiles) -> frozenset[int]:
         """Every token that ends a generation: those of the generation defaults and the tokenizer's own."""

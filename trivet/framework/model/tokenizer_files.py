@@ -80,5 +80,6 @@ def _chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | N
             raise CheckpointError(f"{path} is not readable: {error}", "copy the file again") from None
     template = tokenizer_config.get("chat_template")
     if isinstance(template, list):  # several by name: {"name": "default", "template": …}
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+        named = (entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default")
+        template = next((entry.get("template") for entry in named), None)
     return template if isinstance(template, str) else None

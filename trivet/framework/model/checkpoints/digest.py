@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def source_digest(path: Path) -> str:
     hasher = xxhash.xxh3_128()
     for file in files:
         stat = file.stat()
-        hasher.update(f"{'' if path.is_file() else file.name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        hasher.update(b"" if path.is_file() else os.fsencode(file.name))
+        hasher.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
         with file.open("rb") as opened:
             hasher.update(opened.read(_HEAD_BYTES))
     return hasher.hexdigest()
