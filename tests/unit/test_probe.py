@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.system.tiny import FIXTURES
+from tests.unit.pretend_plan import PretendPlan
+from trivet._native import Gate
+from trivet.base.dtypes import Array
+from trivet.base.errors import TrivetError
 from trivet.base.formats import KvFormat
 from trivet.base.settings import Settings
-from trivet.framework.engine.probe import RECORD, Answer, record_answer, recorded_answer, who_answers
+from trivet.framework.engine.probe import (
+    RECORD,
+    Answer,
+    answer_alone,
+    answer_in_a_crowd,
+    record_answer,
+    recorded_answer,
+    who_answers,
+)
+from trivet.framework.graph.plan import Batch
 from trivet.framework.model.loader import open_model
 
 ANSWER = Answer(prompt=(1, 2), tokens=(3, 4), logprobs=(-0.5, -0.25))
@@ -43,6 +58,16 @@ def test_a_format_of_the_cache_that_is_not_the_package_s_has_its_own_record(tmp_
     assert record_answer(tmp_path, "cpu", ANSWER)
     assert record_answer(tmp_path, "cpu int8", OTHER)
     assert (ANSWER, OTHER) == (recorded_answer(tmp_path, "cpu"), recorded_answer(tmp_path, "cpu int8"))
+
+
+@pytest.mark.parametrize("ask", [answer_alone, answer_in_a_crowd])
+def test_no_answer_is_not_taken_for_the_same_as_none(ask: Callable[[PretendPlan, range], object]) -> None:
+    class Broken(PretendPlan):
+        def run(self, batch: Batch, arriving: Sequence[Gate] = ()) -> Array:
+            return np.full_like(super().run(batch, arriving), np.nan)
+
+    with pytest.raises(TrivetError, match="the known prompt of 9 tokens could not be answered"):
+        ask(Broken(), range(3, 12))
 
 
 def test_a_folder_that_is_not_there_is_said_by_false(tmp_path: Path) -> None:

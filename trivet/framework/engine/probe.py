@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from trivet.base.errors import TrivetError
 from trivet.driver.devices.device import DeviceName
 from trivet.framework.engine.delta import Delta
 from trivet.framework.engine.engine import Engine
@@ -58,6 +59,7 @@ def probe_prompt(model: LoadedModel) -> tuple[int, ...]:
 
 
 def answer_alone(plan: BoundPlan, prompt: Sequence[int]) -> tuple[Answer, Speed]:
+    """Raises TrivetError, as `answer_in_a_crowd` does, when there is no answer."""
     engine = Engine(plan, None)
     engine.add(_request("alone", prompt))
     deltas: list[Delta] = []
@@ -133,6 +135,12 @@ def _request(name: str, prompt: Sequence[int]) -> Request:
 
 def _answer(prompt: Sequence[int], deltas: Sequence[Delta], name: str) -> Answer:
     mine = [delta for delta in deltas if delta.request_id == name]
+    if any(delta.finish_reason == "error" for delta in mine):  # two that have failed alike would pass for the same
+        raise TrivetError(
+            f"the known prompt of {len(prompt)} tokens could not be answered: a step failed, or its logits are no "
+            "numbers",
+            "trivet operators verify",
+        )
     tokens = tuple(token for delta in mine for token in delta.token_ids)
     logprobs = tuple(each.logprob for delta in mine for each in delta.logprobs or ())
     return Answer(tuple(prompt), tokens, logprobs)
