@@ -76,7 +76,8 @@ def _say(engine: Engine, loaded: LoadedModel, messages: list[dict[str, str]], pa
 
 
 def _answer(engine: Engine, prompt: list[int], params: SamplingParams) -> str:
-    """Stream the answer to stdout and give it back; Ctrl-C stops it where it is."""
+    """Stream the answer to stdout and give it back; Ctrl-C stops it where it is. TrivetError when a step fails."""
+    from trivet.base.errors import TrivetError
     from trivet.framework.engine.sequence import new_request
 
     engine.add(new_request("answer", prompt, params))
@@ -86,6 +87,8 @@ def _answer(engine: Engine, prompt: list[int], params: SamplingParams) -> str:
             for delta in engine.step():
                 parts.append(delta.text)
                 click.echo(delta.text, nl=False)
+                if delta.finish_reason == "error":
+                    raise TrivetError("the answer could not be computed to its end", "what is above says why")
     except KeyboardInterrupt:
         engine.abort_all()
     click.echo()
