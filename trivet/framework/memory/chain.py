@@ -41,7 +41,7 @@ class Chain:
     """
 
     def __init__(self, identity: Identity, salt: str) -> None:
-        self._salt = digest(salt.encode("utf-8", "surrogateescape"))
+        self._salt = digest(salt.encode("utf-8", "surrogatepass"))  # any text, and no two alike
         self._tip = digest(b"trivet kv", identity.model, identity.layout, self._salt)
         self.links: list[Link] = []
 
