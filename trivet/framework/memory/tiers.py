@@ -1,7 +1,7 @@
 """What the KV pool cannot hold: blocks that sink to host memory and to files, and come back proved.
 
-It moves blocks for an engine's thread, which it never makes wait for a file: one thread of its own reads, another
-writes. What is lost on the way, for want of room or for an error, is a miss later and nothing else.
+It moves blocks for an engine's thread, which it never makes wait for a file: one thread reads, and
+`FileWriter`'s writes. What is lost on the way, for want of room or for an error, is a miss later and nothing else.
 """
 
 from __future__ import annotations
@@ -13,26 +13,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 
 from trivet._native import Gate
 from trivet.framework.memory.arrival import Arrival
 from trivet.framework.memory.block import checksums
 from trivet.framework.memory.chain import Identity, Link
+from trivet.framework.memory.file_writer import FileWriter
 from trivet.framework.memory.files import Files
 from trivet.framework.memory.host_tier import HostBlock, HostTier
 from trivet.framework.memory.slot_memory import SlotMemory
 from trivet.framework.memory.worth import Worth
 
 _log = logging.getLogger(__name__)
-
-_MAX_BATCH = 16  # blocks published together: one fsync of the folder for all
-_SCRUB_PAUSE_S = 0.25  # between two blocks read only to be proved, while there is nothing to write
-_ROUND_PAUSE_S = 3600.0  # between two rounds of that over all blocks
-_LOOK_PAUSE_S = 60.0  # between two looks at what other processes wrote
-
-
-_Act = Callable[[Files], None]  # what the thread that writes is asked to do between two batches
 
 
 @dataclass
@@ -88,13 +82,12 @@ class Tiers:
         self._lock = threading.Lock()  # over the host tier and the pins of its blocks; never held over a file
         self._reads: queue.SimpleQueue[Fetch | Arrival | None] = queue.SimpleQueue()
         self._arrivals: deque[Arrival] = deque()  # before all fetches: a step waits for them
-        self._writes: queue.SimpleQueue[HostBlock | _Act] = queue.SimpleQueue()
-        self._is_closed = False
-        self._next_round_s = clock()
+        self._writer: FileWriter | None = None
         self._num_queued = 0  # blocks that fetches in progress may still read
         self._threads: list[threading.Thread] = []
         if files is not None:
-            self._start(files)
+            self._writer = FileWriter(files, self.let_go, clock)
+            self._start(files, self._writer)
 
     @property
     def slot_bytes(self) -> int:
@@ -119,11 +112,11 @@ class Tiers:
         with self._lock:
             if self.host.find(link.name) is None:  # else it came from a file meanwhile
                 self.host.keep(block)
-            if self.files is None:
+            if self._writer is None:
                 self.host.unpin(block)
         self.counts.sunk += 1
-        if self.files is not None:
-            self._writes.put(block)
+        if self._writer is not None:
+            self._writer.write(block)
 
     def give_up(self, slot: int, link: Link, block_tokens: int) -> None:
         """The slot is another's next: swap what is in it out unless it is kept, or leave it to be computed again,
@@ -256,8 +249,8 @@ class Tiers:
     def pin(self, links: Sequence[Link]) -> None:
         """These are to be found after a restart, too: files keep them. In host memory nobody misses them, as long as
         they are in the pool."""
-        if self.files is not None:
-            self._writes.put(lambda files: files.pin(links))
+        if self._writer is not None:
+            self._writer.act(lambda files: files.pin(links))
 
     def forget(self, links: Sequence[Link]) -> None:
         """What these blocks hold is in doubt: nobody finds them again."""
@@ -266,20 +259,19 @@ class Tiers:
                 block = self.host.find(link.name)
                 if block is not None:
                     self.host.drop(block)
-        if self.files is not None:
-            self._writes.put(lambda files: files.forget(links))
+        if self._writer is not None:
+            self._writer.act(lambda files: files.forget(links))
 
     def settle(self) -> None:
         """Return when everything that sank is on disk."""
-        if self.files is not None:
-            told = threading.Event()
-            self._writes.put(lambda files: told.set())
-            told.wait()
+        if self._writer is not None:
+            self._writer.settle()
 
     def close(self) -> None:
         """Bring what sank to disk, end the threads, give the memory back. Every fetch has been ended."""
         self._reads.put(None)
-        self._writes.put(self._stop_writing)
+        if self._writer is not None:
+            self._writer.close()
         for thread in self._threads:
             thread.join()
         if self.files is not None:
@@ -287,10 +279,10 @@ class Tiers:
         self.host.check()
         self.host.close()
 
-    def _start(self, files: Files) -> None:
+    def _start(self, files: Files, writer: FileWriter) -> None:
         """Let one thread read and another write, from now on."""
-        for name, run in (("reader", self._read_files), ("writer", self._write_files)):
-            thread = threading.Thread(target=run, args=(files,), name=f"trivet-kv-{name}", daemon=True)
+        for name, run in (("reader", partial(self._read_files, files)), ("writer", writer.run)):
+            thread = threading.Thread(target=run, name=f"trivet-kv-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -376,41 +368,3 @@ class Tiers:
         else:
             self.host.touch(block)
             self.counts.restored_host += 1
-
-    def _write_files(self, files: Files) -> None:
-        pause_s = _SCRUB_PAUSE_S
-        while not self._is_closed:
-            item = self._next_write(pause_s)
-            if item is None:
-                pause_s = self._idle(files)
-            batch = []
-            while isinstance(item, HostBlock):
-                batch.append(item)
-                item = self._next_write(0) if len(batch) < _MAX_BATCH else None
-            if batch:
-                self._publish(files, batch)
-            if item is not None:
-                item(files)
-
-    def _publish(self, files: Files, batch: Sequence[HostBlock]) -> None:
-        files.publish([(block.link, block.payload, block.checksums) for block in batch])
-        self.let_go(batch)
-
-    def _idle(self, files: Files) -> float:
-        """Something useful while there is nothing to write; the seconds until the next."""
-        if self._clock() >= self._next_round_s:
-            if files.scrub_next():
-                return _SCRUB_PAUSE_S
-            self._next_round_s = self._clock() + _ROUND_PAUSE_S
-        files.look()
-        return _LOOK_PAUSE_S
-
-    def _next_write(self, pause_s: float) -> HostBlock | _Act | None:
-        """What to write or do next; None when there was nothing for so long."""
-        try:
-            return self._writes.get(block=pause_s > 0, timeout=pause_s)
-        except queue.Empty:
-            return None
-
-    def _stop_writing(self, files: Files) -> None:
-        self._is_closed = True

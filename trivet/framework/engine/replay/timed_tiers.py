@@ -15,6 +15,7 @@ from trivet.framework.engine.prefixes import NOBODY
 from trivet.framework.engine.replay.clock import Clock
 from trivet.framework.engine.replay.timed_stores import Behind, TimedFiles, TimedMemory
 from trivet.framework.memory.chain import Link
+from trivet.framework.memory.file_writer import FileWriter
 from trivet.framework.memory.files import Files
 from trivet.framework.memory.host_tier import HostBlock, HostTier, blocks_in
 from trivet.framework.memory.tiers import Fetch, Tiers
@@ -36,7 +37,7 @@ class TimedTiers(Tiers):
 
     def __init__(self, behind: Behind, clock: Clock) -> None:
         self._now = clock
-        self._reader, self._writer = Clock(), Clock()
+        self._read_clock, self._write_clock = Clock(), Clock()
         self._reading: Fetch | None = None
         self._filling: HostBlock | None = None  # of it
         self._writing: HostBlock | None = None
@@ -59,16 +60,16 @@ class TimedTiers(Tiers):
         while self._read_on(now_s) or self._write_on(now_s):
             pass
         if self._filling is None:  # it was idle
-            self._reader.now_s = max(self._reader.now_s, now_s)
+            self._read_clock.now_s = max(self._read_clock.now_s, now_s)
         if self._writing is None:
-            self._writer.now_s = max(self._writer.now_s, now_s)
+            self._write_clock.now_s = max(self._write_clock.now_s, now_s)
 
     def wait_for(self, done: threading.Event, most_s: float) -> None:
         """Let time pass until that is set, but no more than this."""
         until_s = self._now() + most_s
         while not done.is_set() and self._read_on(until_s):
             pass
-        self._now.now_s = max(self._now(), self._reader.now_s) if done.is_set() else until_s
+        self._now.now_s = max(self._now(), self._read_clock.now_s) if done.is_set() else until_s
 
     def fetch(
         self, links: Sequence[Link], block_tokens: int, num_after: int = 0, max_step_tokens: int = 0
@@ -83,10 +84,10 @@ class TimedTiers(Tiers):
         if self._filling is not None:  # the thread ends that first
             self._fill(self._filling)
         assert fetch.arrival is not None
-        start_s = self._reader.now_s = max(self._reader.now_s, self._now())
-        with self._now.of(self._reader):
+        start_s = self._read_clock.now_s = max(self._read_clock.now_s, self._now())
+        with self._now.of(self._read_clock):
             self._bring_arrivals(self._files)
-        self._coming = _Coming(fetch.arrival.gate, start_s, self._reader.now_s, fetch.until_s)
+        self._coming = _Coming(fetch.arrival.gate, start_s, self._read_clock.now_s, fetch.until_s)
 
     def stall_s(self, gates: Sequence[Gate], step_s: float) -> float:
         """How long a step that begins now, and computes for `step_s`, waits at these gates before it has computed: as
@@ -109,7 +110,7 @@ class TimedTiers(Tiers):
             pass
         super().close()
 
-    def _start(self, files: Files) -> None:
+    def _start(self, files: Files, writer: FileWriter) -> None:
         """No threads: `advance` runs what they would."""
 
     def _read_on(self, until_s: float) -> bool:
@@ -118,7 +119,7 @@ class TimedTiers(Tiers):
             return False
         if (block := self._filling) is not None:
             seconds = self._files.block_s if self._files.holds(block.link) else 0.0
-            if self._reader.now_s + seconds > until_s:
+            if self._read_clock.now_s + seconds > until_s:
                 return False
             self._fill(block)
         return True
@@ -142,7 +143,7 @@ class TimedTiers(Tiers):
 
     def _fill(self, block: HostBlock) -> None:
         assert self._reading is not None, "a block is read for nobody"
-        with self._now.of(self._reader):
+        with self._now.of(self._read_clock):
             has_come = self._end_read(self._files, self._reading, block)
         self._filling = None
         if not has_come or self._reading.num_read == len(self._reading.links):
@@ -155,8 +156,10 @@ class TimedTiers(Tiers):
 
     def _write_on(self, until_s: float) -> bool:
         """The writer's next block, likewise."""
+        if self._writer is None:
+            return False
         if self._writing is None:
-            item = self._next_write(0)
+            item = self._writer.next(0)
             if not isinstance(item, HostBlock):
                 if item is not None:
                     item(self._files)
@@ -164,10 +167,10 @@ class TimedTiers(Tiers):
             self._writing = item
         block = self._writing
         seconds = 0.0 if self._files.holds(block.link) else self._files.block_s
-        if self._writer.now_s + seconds > until_s:
+        if self._write_clock.now_s + seconds > until_s:
             return False
-        with self._now.of(self._writer):
-            self._publish(self._files, [block])
+        with self._now.of(self._write_clock):
+            self._writer.publish([block])
         self._writing = None
         return True
 
