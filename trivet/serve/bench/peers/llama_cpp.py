@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ class LlamaCpp:
     def __init__(self, name: str, programs: Path, weights: Path, threads: int) -> None:
         self.name = name
         self.about: Answer = {"version": _version(programs)}
-        self._programs = programs
-        self._words = ["-m", str(weights), "-t", str(threads)]
+        self._programs = programs.resolve()
+        self._words = ["-m", str(weights.resolve()), "-t", str(threads)]
 
     def ask(self, question: Mapping[str, Any]) -> Answer:
         prompts, new = question["prompts"], question.get("new", 0)
@@ -55,8 +56,10 @@ class LlamaCpp:
 
     def _seconds(self, done: Done) -> float:
         """Of all decodes, from what llama-batched-bench printed."""
-        (row,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        return float(row["t_tg"])
+        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        if len(rows) != 1:
+            raise TrivetError(f"llama-batched-bench printed {len(rows)} rows, wanted one")
+        return float(rows[0]["t_tg"])
 
     def _greedy(self, prompt: Sequence[int], new: int) -> tuple[str, dict[str, Any]]:
         """The path and the body of a request whose answer has token ids."""
@@ -71,8 +74,11 @@ class LlamaCpp:
         return []
 
     def _bench(self, words: Sequence[str], num_tokens: int) -> float:
-        rows = json.loads(self._run("llama-bench", [*words, "-r", "1", "-o", "json"]).stdout)
-        return num_tokens / float(rows[0]["avg_ts"])
+        done = self._run("llama-bench", [*words, "-r", "1", "-o", "json"])
+        try:
+            return num_tokens / float(json.loads(done.stdout)[0]["avg_ts"])
+        except (ValueError, LookupError, ZeroDivisionError):
+            raise TrivetError(f"llama-bench printed no row with a speed, but {done.stdout!r}") from None
 
     def _batched(self, batch: int, prompt: int, new: int) -> float:
         context = batch * (prompt + new)
@@ -81,31 +87,36 @@ class LlamaCpp:
 
     def _serve(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         port = free_port()
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as said:
             command = [*self._command("llama-server"), "--port", str(port)]
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as server:
+            with subprocess.Popen(command, cwd=scratch, stdout=subprocess.DEVNULL, stderr=said) as server:
                 try:
                     return post(f"http://127.0.0.1:{port}/{path}", body, server)
                 except TrivetError as error:
                     said.seek(0)
-                    last = said.read().decode(errors="replace").strip().splitlines()[-1:]
-                    raise TrivetError(f"{error}: {''.join(last)}", _remedy(self._programs)) from None
+                    last = _last_line(said.read().decode(errors="replace"))
+                    raise TrivetError(f"{error}: {last}", _remedy(self._programs)) from None
                 finally:
                     server.kill()
 
     def _run(self, program: str, words: Sequence[str]) -> Done:
         command = [*self._command(program), *words]
         try:
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+            with tempfile.TemporaryDirectory() as scratch:  # some leave a log where they were started
+                done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError) as error:
             raise TrivetError(f"{' '.join(command)}: {error}", _remedy(self._programs)) from None
+        if done.returncode:
+            said = _last_line(done.stderr)
+            raise TrivetError(f"{' '.join(command)} ended with {done.returncode}: {said}", _remedy(self._programs))
+        return done
 
     def _command(self, program: str) -> list[str]:
         return [str(self._programs / program), *self._words, *self._switches(program)]
 
 
 def post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes], poll_s: float = 0.1) -> dict[str, Any]:
-    """The answer, as soon as the server has loaded its model; TrivetError when it ends or is silent."""
+    """The answer, as soon as the server has loaded its model; TrivetError when it ends, refuses or is silent."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline and server.poll() is None:
@@ -113,9 +124,17 @@ def post(url: str, body: dict[str, Any], server: subprocess.Popen[bytes], poll_s
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
                 answer: dict[str, Any] = json.load(response)
                 return answer
-        except (urllib.error.URLError, ConnectionError):  # not listening yet, or 503 while it loads
-            time.sleep(poll_s)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:  # which it says while it loads
+                raise TrivetError(f"{url} answered {error.code}") from None
+        except OSError:  # not listening yet
+            pass
+        time.sleep(poll_s)
     raise TrivetError(f"{server.args!r} did not answer")
+
+
+def _last_line(said: str) -> str:
+    return "".join(said.strip().splitlines()[-1:])
 
 
 def _version(programs: Path) -> str:
@@ -123,7 +142,7 @@ def _version(programs: Path) -> str:
         done = subprocess.run([programs / "llama-server", "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise TrivetError(f"{programs}: {error}", _remedy(programs)) from None
-    return (done.stdout + done.stderr).strip().splitlines()[0]
+    return "".join((done.stdout + done.stderr).strip().splitlines()[:1])
 
 
 def _remedy(programs: Path) -> str:
