@@ -28,15 +28,10 @@ from trivet.framework.memory.slots import SlotPool
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph
 from trivet.serve.bench.rows import append_rows
+from trivet.serve.bench.shapes import SHAPES
 
 RESULTS = Path(__file__).parent / "results" / "reclaim.csv"
-# From the published config.json of Qwen2.5-7B-Instruct.
-MODEL = {
-    "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
-    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6, "max_position_embeddings": 131072, "tie_word_embeddings": False, "hidden_act": "silu",
-}  # fmt: skip
-DEVICE = "910B3"
+MODEL, DEVICE = "qwen2.5-7b", "910B3"
 POOLS_GIB = (16, 32, 64, 128, 256, 512)
 
 
@@ -45,7 +40,7 @@ POOLS_GIB = (16, 32, 64, 128, 256, 512)
 def reclaim(traces: tuple[Path, ...]) -> None:
     """Ask for each trace's prompts, print what was found, and append the rows to results/reclaim.csv."""
     RESULTS.parent.mkdir(exist_ok=True)
-    graph = model_graph(parse_config(MODEL), "bfloat16", device="npu")
+    graph = model_graph(parse_config(SHAPES[MODEL]), "bfloat16", device="npu")
     rates = room_of(soc_named(DEVICE), None).rates
     assert rates is not None, "a device whose bandwidth is published"
     costs = CostModel(step_cost(graph), rates)

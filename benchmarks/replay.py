@@ -36,27 +36,9 @@ from trivet.framework.memory.reclaim import ReclaimName
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph
 from trivet.serve.bench.rows import append_rows
+from trivet.serve.bench.shapes import SHAPES
 
 RESULTS = Path(__file__).parent / "results" / "replay.csv"
-_QWEN = {
-    "architectures": ["Qwen2ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 131072,
-    "hidden_act": "silu",
-}  # fmt: skip
-# From the published config.json of Qwen2.5-…-Instruct: a token's keys and values are 12, 56 and 192 KiB.
-MODELS = {
-    "qwen2.5-0.5b": {
-        "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-        "num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True, **_QWEN,
-    },
-    "qwen2.5-7b": {
-        "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-        "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False, **_QWEN,
-    },
-    "qwen2.5-14b": {
-        "vocab_size": 152064, "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48,
-        "num_attention_heads": 40, "num_key_value_heads": 8, "tie_word_embeddings": False, **_QWEN,
-    },
-}  # fmt: skip
 MAX_SEQUENCES, MAX_STEP_TOKENS = 256, 2048
 TIERS_GIB = (32, 128, 512, 2048)
 ENOUGH = 0.9  # of what a tier of any size would find
@@ -64,7 +46,7 @@ ENOUGH = 0.9  # of what a tier of any size would find
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--model", type=click.Choice(list(MODELS)), default="qwen2.5-7b", show_default=True)
+@click.option("--model", type=click.Choice(list(SHAPES)), default="qwen2.5-7b", show_default=True)
 @click.option("--device", default="910B3", show_default=True)
 @click.option("--kv-memory", default=12.0, show_default=True, metavar="GIB", help="What a shared device leaves to it")
 @click.option("--context", default=32768, show_default=True)
@@ -76,7 +58,7 @@ def replay(
 ) -> None:  # fmt: skip
     """Replay each trace four ways, print, and append the rows to results/replay.csv."""
     RESULTS.parent.mkdir(exist_ok=True)
-    graph = model_graph(parse_config(MODELS[model]), "bfloat16", device="npu")
+    graph = model_graph(parse_config(SHAPES[model]), "bfloat16", device="npu")
     room = room_of(soc_named(device), None)
     assert room.rates is not None, "a device whose bandwidth is published"
     found = capacity(graph, room, context, 1, MAX_STEP_TOKENS)

@@ -29,15 +29,11 @@ from trivet.framework.graph.cost import step_cost
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import model_graph
 from trivet.serve.bench.rows import append_rows
+from trivet.serve.bench.shapes import SHAPES
 
 RESULTS = Path(__file__).parent / "results" / "replay_tiers.csv"
-# From the published config.json of Qwen2.5-7B-Instruct.
-MODEL = {
-    "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
-    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6, "max_position_embeddings": 131072, "tie_word_embeddings": False, "hidden_act": "silu",
-}  # fmt: skip
-DEVICE, CONTEXT, MAX_SEQUENCES, MAX_STEP_TOKENS = "910B3", 131072, 256, 2048
+MODEL, DEVICE = "qwen2.5-7b", "910B3"
+CONTEXT, MAX_SEQUENCES, MAX_STEP_TOKENS = 131072, 256, 2048
 SPEEDUP, POOL_GIB = 0.1, 40
 # GiB of host memory, GiB of files, GB/s of the files
 TIERS = ((0, 0, 0), (64, 0, 0), (256, 0, 0), (64, 1024, 3), (64, 1024, 12))
@@ -49,7 +45,7 @@ TIERS = ((0, 0, 0), (64, 0, 0), (256, 0, 0), (64, 1024, 3), (64, 1024, 12))
 def replay_tiers(traces: tuple[Path, ...], requests: int) -> None:
     """Replay each trace with each of TIERS, print, and append the rows to results/replay_tiers.csv."""
     RESULTS.parent.mkdir(exist_ok=True)
-    graph = model_graph(parse_config(MODEL), "bfloat16", device="npu")
+    graph = model_graph(parse_config(SHAPES[MODEL]), "bfloat16", device="npu")
     room = room_of(soc_named(DEVICE), BINDINGS["npu"].slot_tokens)
     assert room.rates is not None, "a device whose bandwidth is published"
     found = capacity(graph, room, CONTEXT, 1, MAX_STEP_TOKENS)

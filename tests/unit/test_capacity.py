@@ -15,13 +15,9 @@ from trivet.framework.graph.side_by_side import side_by_side
 from trivet.framework.model.config import parse_config
 from trivet.framework.model.loader import load, model_graph
 from trivet.operators.kv_layout import BLOCK_TOKENS
+from trivet.serve.bench.shapes import SHAPES
 
-# Sizes of Qwen2.5-7B, from its published config.json.
-SEVEN_B = {
-    "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
-    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6, "max_position_embeddings": 32768, "tie_word_embeddings": False, "hidden_act": "silu",
-}  # fmt: skip
+SEVEN_B = {**SHAPES["qwen2.5-7b"], "max_position_embeddings": 32768}
 
 
 @pytest.fixture(scope="module")

@@ -164,6 +164,14 @@ def test_the_benchmark_of_reclaiming_asks_the_same_of_both_policies(tmp_path, mo
     assert all(0 < float(row["hit_rate"]) < 1 for row in rows)
 
 
+def test_the_benchmark_of_tiers_has_a_row_for_each_and_asks_all_of_them_the_same(tmp_path, monkeypatch):
+    rows = rows_of("replay_tiers", [str(TRACES / "mooncake_conversation.jsonl")], tmp_path, monkeypatch)
+
+    assert ["0", "64", "256", "64", "64"] == [row["host_gib"] for row in rows]
+    assert ["0", "0", "0", "1024", "1024"] == [row["files_gib"] for row in rows]
+    assert 1 == len({(row["requests"], row["finished"]) for row in rows})
+
+
 def test_the_benchmark_of_the_real_thing_has_each_figure_measured_and_foretold(tmp_path, monkeypatch):
     monkeypatch.setenv("TRIVET_CACHE", str(tmp_path))
     tiny = Path(__file__).parents[1] / "fixtures" / "tiny" / "llama"
