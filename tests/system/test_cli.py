@@ -106,6 +106,13 @@ def test_a_prompt_may_come_through_a_pipe(cache: Path) -> None:
     assert trivet([*arguments, "simple"], cache).stdout == trivet(arguments, cache, stdin="simple").stdout
 
 
+def test_a_closed_standard_input_is_an_empty_one(cache: Path) -> None:
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *RUN, "generate", LLAMA]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=60)
+
+    assert "PROMPT is empty" in done.stderr.splitlines()[0]
+
+
 INTERRUPTED = """
 import os, signal, sys
 from trivet.cli import main, options
@@ -229,7 +236,10 @@ BAD = {
     "a pool larger than the host": (["generate", LLAMA, "hi", "--kv-memory", "9999g"], "of memory is free"),
     "not a size": (["generate", LLAMA, "hi", "--kv-memory", "lots"], "is not a size"),
     "a prompt beyond the context": (["generate", LLAMA, "hi " * 99, "--max-context", "64"], "context of 64"),
-    "an empty prompt": (["generate", LLAMA, "", "--raw"], "prompt"),
+    "an empty prompt": (["generate", LLAMA, "", "--raw"], "PROMPT is empty"),
+    "a question of white space": (["generate", LLAMA, " \n"], "PROMPT is empty"),
+    "nothing through a pipe": (["generate", LLAMA], "PROMPT is empty"),
+    "a prompt that is no text": (["generate", LLAMA, "caf\udce9"], "PROMPT is no text in UTF-8"),
     "served to the world without a key": (["serve", LLAMA, "--host", "0.0.0.0"], "TRIVET_API_KEY"),
 }
 
@@ -295,6 +305,9 @@ def test_accuracy_compares_with_another_package_and_says_how_far_both_continue_a
         (["--against", "peer"], "--against peer: no such reference"),
         (["--tokens", "1,x"], "--tokens: 'x' is no token id, wanted numbers from 0 to 511"),
         (["--tokens", "1", "--greedy", "100000"], "--tokens: 1 are given"),
+        (["--tokens", "1"], "accuracy: 1 tokens to compare on, wanted at least 2"),
+        (["--greedy", "100000"], "accuracy: 0 tokens to compare on, wanted at least 2"),
+        (["--text", os.devnull], f"--text {os.devnull} is empty"),
     ],
 )
 def test_accuracy_refuses_what_it_cannot_compare(arguments: list[str], sentence: str, cache: Path) -> None:

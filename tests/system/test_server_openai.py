@@ -183,6 +183,14 @@ def test_bad_input_is_a_400_that_names_the_parameter(client, options, parameter,
     assert "invalid_request_error" == caught.value.type
 
 
+@pytest.mark.parametrize("prompt", ["", [], ["a", ""], [[]]])
+def test_an_empty_prompt_is_a_400_and_not_an_answer_to_nothing(client, prompt):
+    with pytest.raises(openai.BadRequestError, match="is empty") as caught:
+        complete(client, prompt=prompt)
+
+    assert "prompt" == caught.value.param
+
+
 def test_another_model_is_a_404_that_names_the_one_served(client):
     with pytest.raises(openai.NotFoundError, match=f"this server serves {MODEL}") as caught:
         chat(client, model="gpt-4o")

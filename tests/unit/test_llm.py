@@ -81,6 +81,20 @@ def test_one_bad_prompt_refuses_all_and_leaves_nothing_behind():
 
 def test_no_prompts_no_completions():
     assert [] == LLM(model()).generate([], PARAMS)
+    assert [] == LLM(model()).chat([], PARAMS)
+
+
+@pytest.mark.parametrize("prompts", ["", [""], ["a", ""], [[]], ["a", []]])
+def test_an_empty_prompt_is_refused_even_where_a_text_begins_with_a_token_of_its_own(prompts):
+    with pytest.raises(RequestError, match="prompt is empty") as caught:
+        LLM(model()).generate(prompts, PARAMS)
+
+    assert "prompt" == caught.value.parameter
+
+
+def test_a_conversation_without_messages_is_refused():
+    with pytest.raises(RequestError, match="messages is empty"):
+        LLM(model()).chat([[{"role": "user", "content": "ab"}], []], PARAMS)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -123,8 +123,9 @@ def test_a_server_has_a_pinned_system_prompt_computed_before_it_is_ready():
     assert f'trivet:kv_found_tokens_total{{engine="0",model_name="{MODEL}",tier="pool"}} {num_slots * 16}.0' in metrics
 
 
-def test_a_file_that_is_no_text_is_refused_before_anything_is_loaded(tmp_path):
-    (tmp_path / "prompt").write_bytes(b"\xff\xfe")
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b" \n"])
+def test_a_file_without_a_text_is_refused_before_anything_is_loaded(tmp_path, content):
+    (tmp_path / "prompt").write_bytes(content)
     result = CliRunner().invoke(serve, [str(TINY), "--pin-prompt", str(tmp_path / "prompt")])
 
     assert f"--pin-prompt {tmp_path / 'prompt'}" in result.exception.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 
 import click
@@ -85,6 +86,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: an error a person can mend is two lines and exit status 1, never a traceback."""
+    if sys.stdin is None:  # it was closed: nothing comes from there, which whoever reads it can tell
+        sys.stdin = open(os.devnull)  # noqa: SIM115 -- as long-lived as the process
     try:
         cli(arguments, prog_name="trivet")
     except TrivetError as error:

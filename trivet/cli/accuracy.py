@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trivet.cli.options import DEVICE, DTYPE, KV_DTYPE, WEIGHTS
+from trivet.cli.options import DEVICE, DTYPE, KV_DTYPE, WEIGHTS, read_text
 
 if TYPE_CHECKING:  # imported when the command runs, so that `trivet --help` need not
     from trivet.base.dtypes import DType
@@ -48,12 +48,13 @@ def accuracy(
 
     settings = read_settings()
     subject, reference = Side(device, dtype, weights, kv_dtype=kv_dtype), _reference(against, against_dtype)
+    words = None if text is None else read_text("--text", text)
     package = open_model(model, device=device, dtype=dtype, weights=weights, settings=settings)
-    most = package.config.max_context - greedy
+    most = max(0, package.config.max_context - greedy)
     if tokens is not None:
         ids = _token_ids(tokens, package.config.vocab_size, most)
-    elif text is not None:
-        ids = Tokenizer(package.tokenizer).encode(text.read_text(), add_special=True)[:most]
+    elif words is not None:
+        ids = Tokenizer(package.tokenizer).encode(words, add_special=True)[:most]
     else:
         ids = sample_tokens(package)[:most]
     found = measure(model, ids, subject, reference, open_device("cpu", read_placement_facts()).cpus, settings, greedy)

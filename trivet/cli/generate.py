@@ -32,19 +32,32 @@ def generate(
     top_p: float, seed: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Answer PROMPT with MODEL; without a PROMPT, read it from a pipe or chat at the terminal."""
-    from trivet.base.errors import RequestError
     from trivet.cli.options import load_model
     from trivet.framework.engine.engine import Engine
     from trivet.framework.engine.params import SamplingParams
 
-    if prompt is None and not sys.stdin.isatty():
-        prompt = sys.stdin.read()
-    if raw and prompt is None:
-        raise RequestError("--raw: there is no prompt to complete", "give one as an argument or through a pipe")
+    prompt = _prompt(prompt, is_wanted=raw)
     params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
     loaded = load_model(model, **options)
     with contextlib.closing(Engine(loaded.plan, loaded.tokenizer, tiers=loaded.tiers)) as engine:
         _talk(engine, loaded, prompt, system, raw, params)
+
+
+def _prompt(given: str | None, *, is_wanted: bool) -> str | None:
+    """The text of the argument or of a pipe; None where neither is there, and none is wanted.
+
+    Raises RequestError where it has nothing in it, or is no text.
+    """
+    from trivet.base.errors import RequestError
+
+    try:
+        text = sys.stdin.read() if given is None and not sys.stdin.isatty() else given
+        words = (text or "").encode().split()  # bytes that are no UTF-8 come from the shell as half characters
+    except UnicodeError as error:
+        raise RequestError(f"PROMPT is no text in UTF-8: {error}", "give a text in UTF-8") from None
+    if not words and (text is not None or is_wanted):
+        raise RequestError("PROMPT is empty", "give some text, as an argument or through a pipe")
+    return text
 
 
 def _talk(

@@ -136,14 +136,19 @@ def load_model(model: str, **options: Any) -> LoadedModel:
 
 
 def read_prompts(files: tuple[Path, ...]) -> list[str]:
-    """The system prompts of `--pin-prompt`, as they are in the files. Raises TrivetError for one that is no text."""
-    prompts = []
-    for file in files:
-        try:
-            prompts.append(file.read_text(encoding="utf-8").removesuffix("\n"))  # the one that editors add
-        except (OSError, UnicodeDecodeError) as error:
-            raise TrivetError(f"--pin-prompt {file}: {error}", "give a text file in UTF-8") from None
-    return prompts
+    """The system prompts of `--pin-prompt`, as they are in the files. Raises TrivetError as `read_text` does."""
+    return [read_text("--pin-prompt", file).removesuffix("\n") for file in files]  # the one that editors add
+
+
+def read_text(option: str, file: Path) -> str:
+    """What is in the file that the option names. Raises TrivetError where that is no text, or nothing."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrivetError(f"{option} {file}: {error}", "give a text file in UTF-8") from None
+    if not text.strip():
+        raise TrivetError(f"{option} {file} is empty", "give a file with some text")
+    return text
 
 
 def targets_of(target_itl: float | None, target_ttft: float | None, max_waiting: int) -> Targets:

@@ -104,8 +104,13 @@ def measure(
     """Compare on `tokens`, each side in one step; then both continue their last few by `num_greedy` of their own.
 
     Raises as `open_model`, `open_published` and the devices' bindings do; ConfigError when the two are of different
-    models.
+    models, or no token follows another.
     """
+    if len(tokens) < 2:
+        raise ConfigError(
+            f"accuracy: {len(tokens)} tokens to compare on, wanted at least 2: it is of those that follow others",
+            "give a longer text, or continue by less than the model's context",
+        )
     answers = []
     for side in (subject, reference):
         with _opened(model, side, len(tokens) + num_greedy, cpus, settings) as compute:

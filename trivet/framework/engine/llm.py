@@ -81,8 +81,8 @@ class LLM:
     ) -> list[Completion]:
         """A completion for each prompt, in their order; all run as one batch.
 
-        A prompt is a text or a list of token ids; `params` are one for all, or one for each. Raises RequestError
-        before anything runs when one of them cannot be served.
+        A prompt is a text or a list of token ids, and not empty; `params` are one for all, or one for each. Raises
+        RequestError before anything runs when one of them cannot be served.
         """
         listed: list[Prompt] = [prompts] if _is_one(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         return self._complete([self._encode(prompt) for prompt in listed], params)
@@ -93,15 +93,24 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] = SamplingParams(),  # noqa: B008, it is frozen
         **variables: Any,
     ) -> list[Completion]:
-        """A completion for each conversation; one conversation may be given bare. `variables` go to the template."""
+        """A completion for each conversation; one conversation may be given bare. `variables` go to the template.
+
+        Raises RequestError as `generate` does, and for a conversation of no messages.
+        """
         is_bare = bool(messages) and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if is_bare else messages
+        if not all(conversations):
+            raise RequestError("messages is empty", "give at least one message", "messages")
         texts = [self._chat_template.render(conversation, **variables) for conversation in conversations]
         # The template has written the special tokens already.
         return self._complete([self._tokenizer.encode(text, add_special=False) for text in texts], params)
 
     def _encode(self, prompt: Prompt) -> Sequence[int]:
-        return self._tokenizer.encode(prompt, add_special=True) if isinstance(prompt, str) else prompt
+        if not isinstance(prompt, str):
+            return prompt
+        if not prompt:  # with the token that begins a text it would not be
+            raise RequestError("prompt is empty", "give some text, or at least one token id", "prompt")
+        return self._tokenizer.encode(prompt, add_special=True)
 
     def _complete(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
