@@ -25,6 +25,7 @@ struct Attention {
     float scale;
     const Coming* coming;  // to the sequence's slots; null where all is in them
     int64_t number;        // of the stream, among those that come
+    const Tile<C>* following = nullptr;  // what this thread likely reads next, after these rows; null: nobody can tell
 
     // Row i of the tile that starts at `token`: its heads of this group first, then the next token's.
     const float* q_of(int64_t token, int64_t i) const { return row_of<const float>(*q, token + i / group) + head(i); }
@@ -38,13 +39,21 @@ struct Attention {
         const int64_t num_slots = ceil_div(end, stream.slot_tokens) - coming->first;
         return wait_for(*coming, number, between(0, num_slots, coming->num_slots));
     }
-    // Blocks past the one of `last` are that one again.
+    // The blocks past the one of `last` are only fetched: those of what follows, or else that one again.
     Tile<C> tile_at(int64_t first, int64_t last) const {
+        const int64_t last_block = last / kBlockTokens;
         Tile<C> tile;
         for (int b = 0; b < kTileBlocks; ++b) {
-            const int64_t position = smaller(first + b * kBlockTokens, last - last % kBlockTokens);
-            tile.keys[b] = stream.keys(slots, kv_head, position);
-            tile.values[b] = stream.values(slots, kv_head, position);
+            const int64_t block = first / kBlockTokens + b;
+            if (block > last_block && following != nullptr) {
+                const int64_t past = smaller(block - last_block, kTileBlocks) - 1;
+                tile.keys[b] = following->keys[past];
+                tile.values[b] = following->values[past];
+            } else {
+                const int64_t position = smaller(block, last_block) * kBlockTokens;
+                tile.keys[b] = stream.keys(slots, kv_head, position);
+                tile.values[b] = stream.values(slots, kv_head, position);
+            }
         }
         return tile;
     }
