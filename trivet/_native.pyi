@@ -117,8 +117,17 @@ class Draw:
 class Sampler:
     """From rows of logits to tokens, the rows shared out to a team."""
 
-    def __init__(self, team: Team, vocab_size: int, target: str | None = None) -> None:
-        """`target` as of a `Program`. Raises ValueError for one that is not supported."""
+    def __init__(
+        self,
+        team: Team,
+        vocab_size: int,
+        target: str | None = None,
+        head: tuple[tuple[int, int, str], tuple[int, int, str], int] | None = None,
+    ) -> None:
+        """`target` as of a `Program`. `head`: the operands of a program's `linear` that are its logits [rows, vocab]
+        and the `largest` of them [rows, panels], and how many rows they have. What it found of a row is used when the
+        row is chosen from where it lies, and as it was left there; of any other the sampler finds it. Raises ValueError
+        for a target that is not supported, or rows too short for the vocabulary."""
     @property
     def vocab_size(self) -> int: ...
     def choose(

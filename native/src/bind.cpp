@@ -26,14 +26,17 @@ using nb::literals::operator""_a;
 using Seconds = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using OperandTuple = std::tuple<uintptr_t, int64_t, std::string>;
 
+static tv::Operand bound(const OperandTuple& operand) {
+    const auto& [address, stride, dtype] = operand;
+    return {reinterpret_cast<char*>(address), stride, tv::dtype_named(dtype)};
+}
+
 static void add(tv::Program& program, const std::string& kernel, const std::string& extent,
                 const std::vector<OperandTuple>& operands, const std::vector<int64_t>& integers,
                 const std::vector<double>& numbers, const std::optional<int64_t>& stream) {
-    std::vector<tv::Operand> bound;
-    for (const auto& [address, stride, dtype] : operands) {
-        bound.push_back({reinterpret_cast<char*>(address), stride, tv::dtype_named(dtype)});
-    }
-    program.add(kernel, extent, bound, integers, numbers, stream);
+    std::vector<tv::Operand> all;
+    for (const OperandTuple& operand : operands) all.push_back(bound(operand));
+    program.add(kernel, extent, all, integers, numbers, stream);
 }
 
 static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, int64_t num_sequences,
@@ -61,6 +64,7 @@ static void run(const tv::Program& program, tv::Team& team, int64_t num_tokens, 
     program.run(team, num_tokens, num_sequences, num_rows, into, gates);
 }
 
+using HeadTuple = std::tuple<OperandTuple, OperandTuple, int64_t>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
 using Tokens = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>;
 using Histories = std::vector<std::pair<int64_t, uintptr_t>>;
@@ -164,10 +168,13 @@ NB_MODULE(_native, module) {
 
     nb::class_<tv::Sampler>(module, "Sampler")
         .def("__init__",
-             [](tv::Sampler* self, tv::Team& team, int64_t vocab_size, const std::optional<std::string>& target) {
-                 new (self) tv::Sampler(team, vocab_size, target.value_or(""));
+             [](tv::Sampler* self, tv::Team& team, int64_t vocab_size, const std::optional<std::string>& target,
+                const std::optional<HeadTuple>& head) {
+                 std::optional<tv::Head> of_rows;
+                 if (head) of_rows = tv::Head{bound(std::get<0>(*head)), bound(std::get<1>(*head)), std::get<2>(*head)};
+                 new (self) tv::Sampler(team, vocab_size, target.value_or(""), of_rows);
              },
-             "team"_a, "vocab_size"_a, "target"_a = nb::none(), nb::keep_alive<1, 2>())
+             "team"_a, "vocab_size"_a, "target"_a = nb::none(), "head"_a = nb::none(), nb::keep_alive<1, 2>())
         .def_prop_ro("vocab_size", &tv::Sampler::vocab_size)
         .def("choose", choose, "logits"_a, "draws"_a, "num_tokens"_a, "histories"_a);
 

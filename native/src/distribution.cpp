@@ -16,21 +16,36 @@ Distribution::Distribution(const SamplePasses& passes, int64_t size)
     : passes_(passes), size_(size), largest_(ceil_div(size, kSampleGroup)), sums_(largest_.size()),
       stretch_sums_(ceil_div(sums_.size(), kStretch)) {}
 
-bool Distribution::survey(const float* row, float sharpness) {
+bool Distribution::survey(const float* row, const float* of_panels) {
     row_ = row;
-    sharpness_ = sharpness;
-    end_ = {-kInfinity, size_};
-    max_ = passes_.survey(row, size_, largest_.data());
+    if (of_panels == nullptr) passes_.survey(row, size_, largest_.data());
+    else pair_up(of_panels);
+    return find_max();
+}
+
+// A group is two panels, the last of them perhaps one.
+void Distribution::pair_up(const float* of_panels) {
+    const size_t num_pairs = ceil_div(size_, kPanelOutputs) / 2;
+    for (size_t group = 0; group < num_pairs; ++group) {
+        largest_[group] = std::max(of_panels[2 * group], of_panels[2 * group + 1]);
+    }
+    if (num_pairs < largest_.size()) largest_.back() = of_panels[2 * num_pairs];
+}
+
+// What is no number ranks with +inf.
+bool Distribution::find_max() {
+    max_ = passes_.largest(largest_.data(), static_cast<int64_t>(largest_.size()));
     return std::isfinite(max_);
 }
 
-bool Distribution::weigh(const float* row, float sharpness) {
-    row_ = row;
-    sharpness_ = sharpness;
-    max_ = passes_.weigh(row, size_, sharpness, largest_.data(), sums_.data());
-    end_ = {-kInfinity, size_};
-    add_up();
-    return total() > 0;  // what is no number has made the total none
+bool Distribution::changed(const std::vector<std::pair<int32_t, float>>& before) {
+    for (const auto& [token, logit] : before) {
+        const int64_t group = token / kSampleGroup, first = group * kSampleGroup;
+        float& largest = largest_[group];
+        if (!(row_[token] < largest)) largest = row_[token];
+        else if (!(logit < largest)) largest = passes_.largest(row_ + first, std::min(size_ - first, kSampleGroup));
+    }
+    return find_max();
 }
 
 Place Distribution::first() const {
@@ -75,6 +90,11 @@ float Distribution::reached_by(int64_t count) const {
         if (num_reaching(max_ - (depth - step)) >= count) depth -= step;
     }
     return max_ - depth;
+}
+
+void Distribution::weigh(float sharpness, const Place& end) {
+    sharpness_ = sharpness;
+    keep_before(end);
 }
 
 void Distribution::keep_before(const Place& end) {

@@ -73,11 +73,11 @@ struct Kernel {
     void (*run_item)(const Call&, const Step&, int64_t item);
 };
 
-// What the sampler does over a whole row of logits, in groups of this many tokens.
-constexpr int64_t kSampleGroup = 64;
+// What the sampler does over a whole row of logits, in groups of this many tokens: two panels of the head.
+constexpr int64_t kSampleGroup = 2 * kPanelOutputs;
 struct SamplePasses {
-    float (*survey)(const float* row, int64_t size, float* largest);
-    float (*weigh)(const float* row, int64_t size, float sharpness, float* largest, float* sums);
+    void (*survey)(const float* row, int64_t size, float* largest);
+    float (*largest)(const float* x, int64_t size);
     void (*sum_from)(const float* row, int64_t size, const float* largest, float max, float sharpness, float least,
                      float* sums);
     void (*weigh_group)(const float* group, int64_t n, float largest, float sharpness, float* weights);

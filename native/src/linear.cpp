@@ -4,10 +4,11 @@
 
 namespace tv::TV_TARGET {
 
-// x, weight, bias, out · in, out
+// x, weight, bias, out, largest · in, out
 static Product product_of(const Call& call) {
-    const Operand *x = call.operands, *weight = x + 1, *bias = x + 2, *out = x + 3;
-    return {x, out, 1, weight->address, weight->dtype, vector_of<const float>(*bias), call.integers[0], call.integers[1]};
+    const Operand *x = call.operands, *weight = x + 1, *bias = x + 2, *out = x + 3, *largest = x + 4;
+    return {x, out, 1, weight->address, weight->dtype, vector_of<const float>(*bias), call.integers[0], call.integers[1],
+            largest->address == nullptr ? nullptr : largest};
 }
 
 // An item's panels are read as one stream, and every stream has to get going: so each thread has one of equal length,

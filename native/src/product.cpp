@@ -4,6 +4,7 @@
 // for one row and for many, on every target: chains may be stored and taken up again, never split otherwise.
 #include "product.h"
 
+#include "largest.h"
 #include "panels.h"
 
 namespace tv::TV_TARGET {
@@ -144,6 +145,10 @@ static void write_sums(const Product& product, const Part& part, const float* su
             if (bias != nullptr) sum = sum + load_block(bias + i, width - i);
             store_block(out + part.first_output + i, sum, width - i);
         }
+        // Now that the row is in the first cache.
+        if (product.largest == nullptr) continue;
+        float* largest = row_of<float>(*product.largest, part.first_row + r) + part.first_output / kPanelOutputs;
+        find_largest<kPanelOutputs>(out + part.first_output, width, largest);
     }
 }
 

@@ -16,6 +16,7 @@ struct Product {
     DType dtype;
     const float* bias;  // null where there is none
     int64_t inputs, outputs;
+    const Operand* largest = nullptr;  // [rows, panels], of one part: the largest output of each panel, where wanted
 };
 
 // Some rows times some panels: what an item computes. Outputs begin with a panel, and end with one or with all.

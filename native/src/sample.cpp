@@ -1,12 +1,11 @@
 // The passes of the sampler over a row of logits, in groups of 64: the largest of each group, and what its weights sum
-// up to. A group is weighed against its own largest, so that the row is read once; its sum is scaled afterwards.
-#include "block.h"
+// up to. A group is weighed against its own largest; its sum is scaled afterwards.
+#include "largest.h"
 #include "target.h"
 
 namespace tv::TV_TARGET {
 
 constexpr int kGroupBlocks = kSampleGroup / kBlock;
-constexpr float kInfinity = __builtin_inff();
 constexpr float kLowest = -3.40282347e38f;  // -infinity weighs nothing, and is nothing to weigh against
 constexpr float kDoublingsPerNat = 1.44269504f;
 
@@ -17,6 +16,10 @@ struct Group {
 // A group of which n logits exist; -inf in place of the others.
 TV_INLINE Group load_group(const float* logits, int64_t n) {
     Group group;
+    if (n >= kSampleGroup) {
+        TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) group.part[b] = load_block(logits + b * kBlock);
+        return group;
+    }
     TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
         const int64_t left = n - b * kBlock;
         const float* from = logits + b * kBlock;
@@ -25,13 +28,6 @@ TV_INLINE Group load_group(const float* logits, int64_t n) {
         else group.part[b] = broadcast_block(-kInfinity);
     }
     return group;
-}
-
-// A NaN is passed over.
-TV_INLINE float largest_of(const Group& group) {
-    Block found = broadcast_block(-kInfinity);
-    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) found = larger(group.part[b], found);
-    return max_of(found);
 }
 
 // 2^x for x ≤ 0; 0 from about -126.5 on; NaN stays NaN. With fewer operations than e^x has: what is left of x after its
@@ -77,44 +73,22 @@ static void scale_sums(const float* largest, int64_t num_groups, float max, floa
     }
 }
 
-// largest: [groups]. Returns the largest of the row; NaN where a logit is NaN or +inf.
-static float survey(const float* row, int64_t size, float* largest) {
-    const Block infinity = broadcast_block(kInfinity);
-    Block worst = broadcast_block(0.0f);  // above 0 in a lane that met NaN or +inf
-    float most = -kInfinity;
-    for (int64_t first = 0; first < size; first += kSampleGroup) {
-        const Group group = load_group(row + first, size - first);
-        TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-            worst = each_part([&](int i) {
-                return group.part[b].part[i] < infinity.part[i] ? worst.part[i] : infinity.part[i];
-            });
-        }
-        *largest = largest_of(group);
-        most = *largest > most ? *largest : most;
-        ++largest;
+// largest: [groups], +inf where a logit is no number.
+static void survey(const float* row, int64_t size, float* largest) { find_largest<kSampleGroup>(row, size, largest); }
+
+static float largest(const float* x, int64_t size) { return largest_of(x, size); }
+
+// The weights of logits that are not at least `least` become 0.
+TV_INLINE void keep_from(const Group& group, float least, Group& weights) {
+    TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
+        weights.part[b] = each_part([&](int i) {
+            return group.part[b].part[i] >= least ? weights.part[b].part[i] : broadcast(0.0f);
+        });
     }
-    return max_of(worst) == 0.0f ? most : __builtin_nanf("");
 }
 
-// largest, sums: [groups], of the weights against the largest logit of all, which is returned. Sums are NaN where a
-// logit is NaN or +inf.
-static float weigh(const float* row, int64_t size, float sharpness, float* largest, float* sums) {
-    const float doublings = sharpness * kDoublingsPerNat;
-    float most = -kInfinity, next = largest_of(load_group(row, size));
-    int64_t g = 0;
-    for (int64_t first = 0; first < size; first += kSampleGroup, ++g) {
-        // The next group's is found meanwhile: weighing has to wait for it, and folding lanes takes its time.
-        const int64_t left = size - first, following = left - kSampleGroup;
-        largest[g] = next;
-        if (following > 0) next = largest_of(load_group(row + first + kSampleGroup, following));
-        most = largest[g] > most ? largest[g] : most;
-        sums[g] = sum_of(weights_of(load_group(row + first, left), largest[g], doublings));
-    }
-    scale_sums(largest, g, most, doublings, sums);
-    return most;
-}
-
-// sums: [groups], as those of `weigh`, of the logits that are at least `least`. largest: [groups], as found by it.
+// sums: [groups], of the weights, against `max`, of the logits that are at least `least`. largest: [groups], as found of
+// all of them. What is no number has been found before.
 static void sum_from(const float* row, int64_t size, const float* largest, float max, float sharpness, float least,
                      float* sums) {
     const float doublings = sharpness * kDoublingsPerNat;
@@ -124,11 +98,7 @@ static void sum_from(const float* row, int64_t size, const float* largest, float
         if (largest[g] < least) continue;
         const Group group = load_group(row + first, size - first);
         Group weights = weights_of(group, largest[g], doublings);
-        TV_UNROLL for (int b = 0; b < kGroupBlocks; ++b) {
-            weights.part[b] = each_part([&](int i) {
-                return group.part[b].part[i] >= least ? weights.part[b].part[i] : broadcast(0.0f);
-            });
-        }
+        if (least > -kInfinity) keep_from(group, least, weights);
         sums[g] = sum_of(weights);
     }
     scale_sums(largest, g, max, doublings, sums);
@@ -152,6 +122,6 @@ static uint64_t find_from(const float* group, int64_t n, float least) {
     return n < kSampleGroup ? bits & ((uint64_t{1} << n) - 1) : bits;
 }
 
-const SamplePasses sample_passes = {survey, weigh, sum_from, weigh_group, find_from};
+const SamplePasses sample_passes = {survey, largest, sum_from, weigh_group, find_from};
 
 }  // namespace tv::TV_TARGET

@@ -31,23 +31,26 @@ double uniform(uint64_t seed, uint64_t choice, uint64_t position, uint64_t attem
 struct Sampler::Desk {
     const int64_t size;  // of the vocabulary
     std::vector<int32_t> uses;  // by token: 0 between rows
-    std::vector<std::pair<int32_t, float>> edits;
-    bool is_number;  // what the edits replaced
+    std::vector<std::pair<int32_t, float>> edits;  // tokens, and the logits that they had
     Distribution distribution;
 
     Desk(const SamplePasses& passes, int64_t vocab_size) : size(vocab_size), distribution(passes, vocab_size) {}
 
-    Choice choose(float* row, const Row& asked) {
+    // `of_panels`: what its head has found, or null.
+    Choice choose(float* row, const float* of_panels, const Row& asked) {
         const Draw& draw = *asked.draw;
         Choice choice;
+        if (!distribution.survey(row, of_panels)) return choice;
         double log_total = 0.0;
         if (draw.num_logprobs) {
-            if (!distribution.weigh(row, 1.0f)) return choice;
+            distribution.weigh(1.0f, distribution.past_all());
             log_total = distribution.max() + std::log(distribution.total());
             add_likeliest(*draw.num_logprobs, log_total, choice);
         }
         edit(row, asked);
-        if (is_number) choice.token = draw.temperature == 0 ? likeliest(row) : sampled(row, asked);
+        if (edits.empty() || distribution.changed(edits)) {
+            choice.token = static_cast<int32_t>(draw.temperature == 0 ? distribution.first().token : sampled(asked));
+        }
         undo_edits(row);
         if (choice.token && draw.num_logprobs) choice.logprob = row[*choice.token] - log_total;
         return choice;
@@ -70,14 +73,12 @@ struct Sampler::Desk {
 
     void change(float* row, int32_t token, double value) {
         edits.emplace_back(token, row[token]);
-        is_number &= row[token] < kInfinity;
         row[token] = static_cast<float>(value);
     }
 
     // Penalties, then bias, then the ban on stopping early.
     void edit(float* row, const Row& asked) {
         const Draw& draw = *asked.draw;
-        is_number = true;
         penalise(row, asked);
         for (const auto& [token, bias] : draw.logit_bias) change(row, token, row[token] + bias);
         if (asked.num_tokens - draw.num_prompt >= draw.min_tokens) return;
@@ -108,47 +109,54 @@ struct Sampler::Desk {
         }
     }
 
-    std::optional<int32_t> likeliest(const float* row) {
-        if (!distribution.survey(row, 1.0f)) return std::nullopt;
-        return static_cast<int32_t>(distribution.first().token);
-    }
-
     // Top-k and min-p keep what comes before a place in the order of the likeliest. So does top-p, but finding its place
     // would take far more than asking of a token whether it comes before it. So tokens are drawn until one does; each
     // that does not is an end of what the next is drawn from. What this draws has the same distribution. (FlashInfer
     // does so on GPUs: https://flashinfer.ai/2025/03/10/sampling.html.)
-    std::optional<int32_t> sampled(const float* row, const Row& asked) {
+    int64_t sampled(const Row& asked) {
         const Draw& draw = *asked.draw;
         // A temperature near 0 sends all but the likeliest to weight 0; the likeliest must not become 0 · infinity, in
         // powers of two neither.
         const float sharpness =
             static_cast<float>(std::min<double>(1 / draw.temperature, std::numeric_limits<float>::max() / 2));
+        Place end = distribution.past_all();
         if (draw.top_k < size) {
-            if (!distribution.survey(row, sharpness)) return std::nullopt;
             const std::vector<Place>& found = distribution.likeliest(draw.top_k);
-            const Place last = *std::max_element(found.begin(), found.end());
-            distribution.keep_before({last.logit, last.token + 1});
-        } else if (!distribution.weigh(row, sharpness)) {
-            return std::nullopt;
+            end = *std::max_element(found.begin(), found.end());
+            ++end.token;
         }
+        distribution.weigh(sharpness, end);
         const double goal = draw.top_p * distribution.total();
         if (draw.min_p > 0) distribution.keep_above(draw.min_p);
         for (uint64_t attempt = 0;; ++attempt) {
             const double share = uniform(draw.seed, draw.choice, static_cast<uint64_t>(asked.num_tokens), attempt);
             const Place found = distribution.drawn(share);
             if (draw.top_p < 1) distribution.keep_before(found);
-            if (draw.top_p == 1 || distribution.total() < goal) return static_cast<int32_t>(found.token);
+            if (draw.top_p == 1 || distribution.total() < goal) return found.token;
         }
     }
 };
 
-Sampler::Sampler(Team& team, int64_t vocab_size, const std::string& target)
-    : team_(team), passes_(*target_named(target).kernels->sample_passes), vocab_size_(vocab_size) {
+Sampler::Sampler(Team& team, int64_t vocab_size, const std::string& target, const std::optional<Head>& head)
+    : team_(team), passes_(*target_named(target).kernels->sample_passes), vocab_size_(vocab_size), head_(head) {
     if (vocab_size < 1) throw std::invalid_argument("Sampler: vocab_size is " + std::to_string(vocab_size));
+    if (head && head->logits.stride < 4 * vocab_size) {
+        throw std::invalid_argument("Sampler: the rows of head are " + std::to_string(head->logits.stride) +
+                                    " bytes apart, and " + std::to_string(vocab_size) + " logits take more");
+    }
     for (int i = 0; i < team.num_threads(); ++i) desks_.push_back(std::make_unique<Desk>(passes_, vocab_size));
 }
 
 Sampler::~Sampler() = default;
+
+// Told by where the row lies: a copy of it has nothing beside it.
+const float* Sampler::largest_of(const float* row) const {
+    if (!head_) return nullptr;
+    const auto& [logits, largest, num_rows] = *head_;
+    const int64_t offset = reinterpret_cast<intptr_t>(row) - reinterpret_cast<intptr_t>(logits.address);
+    if (offset < 0 || offset % logits.stride != 0 || offset / logits.stride >= num_rows) return nullptr;
+    return reinterpret_cast<const float*>(largest.address + offset / logits.stride * largest.stride);
+}
 
 void Sampler::choose(float* logits, int64_t stride, const std::vector<Row>& rows, std::vector<Choice>& choices) {
     struct Work {
@@ -164,7 +172,9 @@ void Sampler::choose(float* logits, int64_t stride, const std::vector<Row>& rows
         const Work& work = *static_cast<const Work*>(context);
         const int64_t num_rows = static_cast<int64_t>(work.rows.size());
         for (int64_t row = team.next_item(); row < num_rows; row = team.next_item()) {
-            work.choices[row] = work.sampler.desks_[worker]->choose(work.logits + row * work.stride, work.rows[row]);
+            float* logits = work.logits + row * work.stride;
+            const float* of_panels = work.sampler.largest_of(logits);
+            work.choices[row] = work.sampler.desks_[worker]->choose(logits, of_panels, work.rows[row]);
         }
     };
     team_.run(job, &work);

@@ -37,6 +37,12 @@ struct Draw {
     }
 };
 
+// Where a program leaves rows of logits, and beside them the largest of each of their panels: both of float32.
+struct Head {
+    Operand logits, largest;
+    int64_t num_rows;
+};
+
 // A row: its draw, and all tokens before the one that is chosen.
 struct Row {
     const Draw* draw;
@@ -52,8 +58,9 @@ struct Choice {
 
 class Sampler {
 public:
-    // Best target for an empty name. Throws std::invalid_argument for one that is not supported. Keeps `team`.
-    Sampler(Team& team, int64_t vocab_size, const std::string& target);
+    // Best target for an empty name. Rows that lie where `head` says are not surveyed again. Keeps `team`.
+    // Throws std::invalid_argument for a target that is not supported, a vocabulary or a head that cannot be.
+    Sampler(Team& team, int64_t vocab_size, const std::string& target, const std::optional<Head>& head = std::nullopt);
     ~Sampler();
     Sampler(const Sampler&) = delete;
     Sampler& operator=(const Sampler&) = delete;
@@ -67,9 +74,12 @@ public:
 private:
     struct Desk;  // what one thread works with
 
+    const float* largest_of(const float* row) const;
+
     Team& team_;
     const SamplePasses& passes_;
     const int64_t vocab_size_;
+    const std::optional<Head> head_;
     std::vector<std::unique_ptr<Desk>> desks_;
 };
 

@@ -1,5 +1,7 @@
-// One choice of tokens from the same rows of logits, on one thread, for counting its instructions:
+// One choice of tokens from the same rows of logits, of which a head has found what is largest, on one thread, for
+// counting its instructions:
 //   fixed_choice TARGET greedy|top-p|all NUM_ROWS
+#include <algorithm>
 #include <cstdlib>
 
 #include "check.h"
@@ -32,9 +34,21 @@ static std::vector<float> some_logits(Random& random, int64_t num_rows) {
     return logits;
 }
 
+static std::vector<float> largest_of_panels(const std::vector<float>& logits) {
+    std::vector<float> largest;
+    for (size_t first = 0; first < logits.size(); first += kPanelOutputs) {
+        largest.push_back(*std::max_element(&logits[first], &logits[first] + kPanelOutputs));
+    }
+    return largest;
+}
+
+static Operand at(std::vector<float>& rows, int64_t width) {
+    return {reinterpret_cast<char*>(rows.data()), width * 4, DType::float32};
+}
+
 static bool choose(const char* target, const std::string& name, int64_t num_rows) {
     Random random(1);
-    std::vector<float> logits = some_logits(random, num_rows);
+    std::vector<float> logits = some_logits(random, num_rows), largest = largest_of_panels(logits);
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < kPrompt + 12; ++i) tokens.push_back(static_cast<int32_t>(random.below(kVocab)));
     std::vector<Draw> draws(num_rows, draw_named(name));
@@ -44,7 +58,7 @@ static bool choose(const char* target, const std::string& name, int64_t num_rows
         rows.push_back({&draws[i], tokens.data(), static_cast<int64_t>(tokens.size())});
     }
     Team team({std::nullopt});
-    Sampler sampler(team, kVocab, target);
+    Sampler sampler(team, kVocab, target, Head{at(logits, kVocab), at(largest, kVocab / kPanelOutputs), num_rows});
     std::vector<Choice> choices;
     sampler.choose(logits.data(), kVocab, rows, choices);
     for (const Choice& choice : choices) {

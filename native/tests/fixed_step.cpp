@@ -47,7 +47,7 @@ public:
             program_.add("silu_mul", "tokens", {at(gate), at(up), at(product)}, {kWide}, {});
             add_norm(sum, normed, linear(product, kHidden));
         }
-        logits_ = &linear(*normed, kVocab);
+        logits_ = &linear(*normed, kVocab, at(rows(kVocab / kPanelOutputs)));
     }
 
     void run() {
@@ -73,9 +73,10 @@ private:
         const int64_t row = inputs + inputs % 2 + (is_int8 ? 2 * ((inputs + kGroupInputs - 1) / kGroupInputs) : 0);
         return at(made(weights_, 1, (outputs + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs * row));
     }
-    Matrix& linear(Matrix& x, int64_t outputs) {
+    Matrix& linear(Matrix& x, int64_t outputs, const Operand& largest = {nullptr, 0, DType::float32}) {
         Matrix& out = rows(outputs);
-        program_.add("linear", "tokens", {at(x), matrix(outputs, x.width()), {nullptr, 0, DType::float32}, at(out)},
+        program_.add("linear", "tokens",
+                     {at(x), matrix(outputs, x.width()), {nullptr, 0, DType::float32}, at(out), largest},
                      {x.width(), outputs}, {});
         return out;
     }

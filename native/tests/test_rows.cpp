@@ -155,14 +155,27 @@ struct Int8Weight {
     }
 };
 
+static int64_t num_panels(int64_t outputs) { return (outputs + kPanelOutputs - 1) / kPanelOutputs; }
+
+// Of a panel of a row; a NaN ranks with +inf.
+static double largest_of_panel(const Matrix& out, int64_t row, int64_t panel) {
+    double largest = -HUGE_VAL;
+    for (int64_t c = panel * kPanelOutputs; c < std::min((panel + 1) * kPanelOutputs, out.width()); ++c) {
+        largest = std::max(largest, std::isnan(out.at(row, c)) ? HUGE_VAL : out.at(row, c));
+    }
+    return largest;
+}
+
 static void test_linear_int8(const Setting& setting, int64_t rows, int64_t inputs, int64_t outputs) {
     Random random(rows * 7907 + inputs * 37 + outputs);
-    Matrix x(DType::float32, rows, inputs), out(DType::float32, rows, outputs);
+    Matrix x(DType::float32, rows, inputs), out(DType::float32, rows, outputs),
+        largest(DType::float32, rows, num_panels(outputs));
     x.fill_random(random);
     const Int8Weight weight(random, outputs, inputs);
     Matrix panels = weight.panels();
     // In single precision the contract itself: a chain over groups, each of them a chain. It must match exactly.
-    const auto reference = [&](int, int64_t r, int64_t c) -> double {
+    const auto reference = [&](int output, int64_t r, int64_t c) -> double {
+        if (output == 4) return largest_of_panel(out, r, c);
         float sum = 0.0f;
         for (int64_t first = 0; first < inputs; first += kGroupInputs) {
             const float of_group = pair_chain(
@@ -173,38 +186,69 @@ static void test_linear_int8(const Setting& setting, int64_t rows, int64_t input
         return sum;
     };
     const std::string sizes = std::to_string(rows) + "x" + std::to_string(inputs) + "x" + std::to_string(outputs);
-    check_case(setting, {"linear", {&x, &panels, nullptr, &out}, {true, false, false, true}, {inputs, outputs}, {}, {3},
-                         0.0, 0.0, reference, sizes + " int8"});
+    check_case(setting, {"linear", {&x, &panels, nullptr, &out, &largest}, {true, false, false, true, true},
+                         {inputs, outputs}, {}, {3, 4}, 0.0, 0.0, reference, sizes + " int8"});
 }
 
 static void test_linear(const Setting& setting, int64_t rows, int64_t inputs, int64_t outputs, DType dtype,
                         bool has_bias) {
     Random random(rows * 7919 + inputs * 31 + outputs);
     Matrix x(DType::float32, rows, inputs), weight(dtype, outputs, inputs), bias(DType::float32, 1, outputs),
-        out(DType::float32, rows, outputs);
+        out(DType::float32, rows, outputs), largest(DType::float32, rows, num_panels(outputs));
     x.fill_random(random);
     weight.fill_random(random);
     bias.fill_random(random);
     Matrix panels = panels_of(weight, dtype);
     // The reference in single precision is the contract itself: one chain. It must match exactly.
-    const auto reference = [&](int, int64_t r, int64_t c) -> double {
+    const auto reference = [&](int output, int64_t r, int64_t c) -> double {
+        if (output == 4) return largest_of_panel(out, r, c);
         const float sum = chain(dtype, inputs, [&](int64_t k) { return x.at(r, k); },
                                 [&](int64_t k) { return static_cast<float>(weight.at(c, k)); });
         return has_bias ? sum + static_cast<float>(bias.at(0, c)) : sum;
     };
-    check_case(setting, {"linear", {&x, &panels, has_bias ? &bias : nullptr, &out}, {true, false, false, true},
-                         {inputs, outputs}, {}, {3}, 0.0, 0.0, reference,
+    check_case(setting, {"linear", {&x, &panels, has_bias ? &bias : nullptr, &out, &largest},
+                         {true, false, false, true, true}, {inputs, outputs}, {}, {3, 4}, 0.0, 0.0, reference,
                          std::to_string(rows) + "x" + std::to_string(inputs) + "x" + std::to_string(outputs)});
-    double largest = 0.0;
+    double error = 0.0;
     for (int64_t c = 0; c < outputs; ++c) {
         double sum = has_bias ? bias.at(0, c) : 0.0;
         for (int64_t k = 0; k < inputs; ++k) {
             const float element = static_cast<float>(x.at(rows - 1, k));
             sum += (dtype == DType::float32 ? element : from_bfloat16(to_bfloat16(element))) * weight.at(c, k);
         }
-        largest = std::max(largest, std::abs(out.at(rows - 1, c) - sum));
+        error = std::max(error, std::abs(out.at(rows - 1, c) - sum));
     }
-    check(largest < 1e-6 * static_cast<double>(inputs) + 1e-6, "linear is near the double reference");
+    check(error < 1e-6 * static_cast<double>(inputs) + 1e-6, "linear is near the double reference");
+}
+
+// Numbers that are none, and panels that have no other: they come with the bias.
+static void test_largest(const Setting& setting, int64_t rows, int64_t outputs, DType dtype) {
+    Random random(rows * 7907 + outputs);
+    Matrix x(DType::float32, rows, 5), weight(dtype, outputs, 5), bias(DType::float32, 1, outputs),
+        out(DType::float32, rows, outputs), largest(DType::float32, rows, num_panels(outputs));
+    x.fill_random(random);
+    weight.fill_random(random);
+    bias.fill_random(random);
+    for (int64_t c = 0; c < outputs; ++c) {
+        const int64_t kind = c / kPanelOutputs % 5;
+        if (kind == 1 && random.below(20) == 0) bias.set(0, c, std::nan(""));
+        if (kind == 2 && random.below(20) == 0) bias.set(0, c, HUGE_VAL);
+        if (kind == 3) bias.set(0, c, -HUGE_VAL);
+        if (kind == 4) bias.set(0, c, random.below(2) == 0 ? -HUGE_VAL : std::nan(""));
+    }
+    Matrix panels = panels_of(weight, dtype);
+    for (const Target& target : supported_targets()) {
+        largest.fill(std::nan(""));
+        Program program(target.name);
+        program.add("linear", "rows", {x.operand(), panels.operand(), bias.operand(), out.operand(), largest.operand()},
+                    {5, outputs}, {});
+        program.run(setting.pair, 0, 0, rows, nullptr);
+        bool is_right = true;
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t p = 0; p < largest.width(); ++p) is_right &= largest.at(r, p) == largest_of_panel(out, r, p);
+        }
+        check(is_right, "the largest of " + std::to_string(outputs) + " with what is no number, on " + target.name);
+    }
 }
 
 static void test_norms(const Setting& setting, int64_t rows, int64_t groups, int64_t size) {
@@ -357,6 +401,8 @@ void test_rows(const Setting& setting) {
         test_linear(setting, 2, 7001, 33, dtype, false);   // deeper than a block of one row
         test_linear(setting, 13, 1401, 33, dtype, true);   // and than one of several tiles
         test_linear(setting, 49, 65, 545, dtype, false);   // more outputs than so many rows have sums for
+        test_largest(setting, 1, 1000, dtype);
+        test_largest(setting, 13, 331, dtype);
     }
     test_linear_int8(setting, 2, 7001, 33);
     test_linear_int8(setting, 13, 1401, 33);

@@ -6,6 +6,8 @@ import pytest
 from tests.system.tiny import FAMILIES, cpu_plan, recorded, reference_plan, step
 from trivet._native import targets
 from trivet.framework.graph.passes import MAX_LEVEL
+from trivet.operators.linear import LARGEST
+from trivet.operators.panels import PANEL_OUTPUTS
 
 LOGIT_TOLERANCE = 1e-3  # in float32, where independent code was seen to agree to 3.5e-5
 
@@ -40,6 +42,18 @@ def test_greedy_decoding_gives_the_recorded_tokens_and_logits(family: str) -> No
         assert wanted_token == logits.argmax()
         start = len(tokens)
         tokens.append(int(logits.argmax()))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_leaves_the_largest_logit_of_each_panel_beside_the_logits(family: str, dtype: str) -> None:
+    plan = cpu_plan(family, dtype)
+    logits = plan.run(step([recorded(family)["prompt"]], [0]))
+    panels = np.arange(0, plan.vocab_size, PANEL_OUTPUTS)
+    row_floats = plan._strides[LARGEST] // 4
+    left = plan._activations.view(plan._offsets[LARGEST], (len(logits), row_floats), np.float32)
+
+    assert np.maximum.reduceat(logits, panels, axis=1).tolist() == left[:, : len(panels)].tolist()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

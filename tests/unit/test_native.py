@@ -27,7 +27,7 @@ def operand(array: Array, dtype: str = "float32") -> Operand:
 def linear(target: str, x: Array, panels: Array, dtype: DType, bias: Array | None, num_outputs: int) -> Array:
     out = np.full((len(x), num_outputs), np.nan, np.float32)
     program = _native.Program(target)
-    operands = [operand(x), operand(panels, dtype), ABSENT if bias is None else operand(bias), operand(out)]
+    operands = [operand(x), operand(panels, dtype), ABSENT if bias is None else operand(bias), operand(out), ABSENT]
     program.add("linear", "tokens", operands, [x.shape[1], num_outputs], [])
     program.run(_native.Team([None, None]), len(x), 1, 0)
     return out
@@ -242,7 +242,7 @@ def test_other_python_threads_run_while_a_program_does() -> None:
     out = np.empty((64, 2048), np.float32)
     program = _native.Program()
     for _ in range(20):
-        program.add("linear", "tokens", [operand(x), operand(panels), ABSENT, operand(out)], [2048, 2048], [])
+        program.add("linear", "tokens", [operand(x), operand(panels), ABSENT, operand(out), ABSENT], [2048, 2048], [])
     thread = threading.Thread(target=program.run, args=(_native.Team([None]), 64, 1, 0))
     turns = 0
 
@@ -276,6 +276,5 @@ def test_weights_in_int8_at_an_odd_address_are_refused_for_their_scales_are_bflo
     x, out, panels = np.zeros((1, 64), np.float32), np.zeros((1, 32), np.float32), np.zeros((1, 32 * 66), np.uint8)
     address, stride, _ = operand(panels, "int8")
     with pytest.raises(ValueError, match="linear: weight: address is odd, the scales of int8 are bfloat16"):
-        _native.Program().add(
-            "linear", "rows", [operand(x), (address + 1, stride, "int8"), (0, 0, "float32"), operand(out)], [64, 32], []
-        )
+        operands = [operand(x), (address + 1, stride, "int8"), ABSENT, operand(out), ABSENT]
+        _native.Program().add("linear", "rows", operands, [64, 32], [])

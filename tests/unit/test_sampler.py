@@ -96,6 +96,34 @@ def test_a_whole_vocabulary_has_the_same_answers_on_any_target_also_where_logits
         assert slow.choose(row, [draw], [1], [])[0].tolist() == fast.choose(row, [draw], [1], [])[0].tolist()
 
 
+def with_head(logits, team):
+    """A sampler, and what a head would have left beside these rows, changed where they have changed."""
+    ranked = np.where(np.isnan(logits), np.float32(np.inf), logits)
+    largest = np.maximum.reduceat(ranked, np.arange(0, logits.shape[1], 32), axis=1)
+    operands = [(array.ctypes.data, array.strides[0], "float32") for array in (logits, largest)]
+    return Sampler(team, logits.shape[1], None, (operands[0], operands[1], len(logits))), largest
+
+
+def test_what_a_head_has_found_is_believed_of_its_own_rows_and_of_no_others():
+    logits = np.zeros((3, 70), np.float32)
+    logits[:, 69] = 1
+    sampler, largest = with_head(logits[:2], Team([None]))
+    largest[:] = np.inf
+    draws = [to_draw(GREEDY, 1, 0, 0, EOS)] * 3
+
+    assert [0, 1] == sampler.choose(logits, draws, [1] * 3, [])[2]
+    assert [0] == sampler.choose(logits[1:], draws[1:], [1] * 2, [])[2]
+    assert [69] * 3 == sampler.choose(logits.copy(), draws, [1] * 3, [])[0].tolist()
+    assert [5] * 2 == sampler.choose(np.eye(2, 70, 5, dtype=np.float32)[:1].repeat(2, 0), draws[:2], [1] * 2, [])[
+        0
+    ].tolist()
+
+
+def test_rows_of_a_head_that_are_too_short_for_the_vocabulary_are_refused():
+    with pytest.raises(ValueError, match="rows of head are 8 bytes apart, and 3 logits take more"):
+        Sampler(Team([None]), 3, None, ((64, 8, "float32"), (64, 4, "float32"), 1))
+
+
 def test_masked_logits_are_never_drawn():
     row = [-np.inf, 1, -np.inf, 0]
 
@@ -128,6 +156,52 @@ def test_penalties_then_bias_then_the_ban_on_stopping_are_those_of_the_reference
         assert int(wanted.argmax()) == found.token_id
     else:
         assert found is None
+
+
+TWO = Team([None, None])
+
+
+@given(
+    st.integers(1, 400),
+    seeds,
+    st.lists(
+        st.builds(
+            SamplingParams,
+            temperature=st.sampled_from([0, 0.5, 1, 2]),
+            top_k=st.none() | st.integers(1, 250),
+            top_p=st.sampled_from([0.1, 0.9, 1.0]),
+            min_p=st.sampled_from([0.0, 0.013]),
+            repetition_penalty=st.sampled_from([0.5, 1, 2]),
+            presence_penalty=st.sampled_from([0, 0.5]),
+            frequency_penalty=st.sampled_from([-1, 0]),
+            logit_bias=st.dictionaries(st.just(0), st.sampled_from([-30.0, 2.5])),
+            min_tokens=st.integers(0, 40),
+            logprobs=st.sampled_from([None, 0, 3]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from([1, 0.1, 0]),
+    st.sampled_from([None, np.nan, np.inf, -np.inf]),
+)
+def test_a_row_whose_head_has_surveyed_it_gives_what_a_copy_of_it_gives(vocab_size, seed, asked, grain, odd):
+    rng = np.random.default_rng(seed % 2**64)
+    logits = np.zeros((len(asked), vocab_size + 5), np.float32)[:, :vocab_size]
+    logits[:] = rng.normal(size=logits.shape) * 3
+    if grain:
+        logits[:] = (logits / grain).round() * grain  # with ties
+    if odd is not None:
+        logits[rng.random(logits.shape) < 0.5 / vocab_size] = odd
+    histories = [array("i", rng.integers(0, vocab_size, 30).tolist()) for _ in asked]
+    draws = [to_draw(params, 10, i, 0, EOS) for i, params in enumerate(asked)]
+    given_tokens = [30] * len(asked), [(i, each.buffer_info()[0]) for i, each in enumerate(histories)]
+    sampler, largest = with_head(logits, TWO)
+    before = logits.tobytes(), largest.tobytes()
+    tokens, logprobs, unfit = sampler.choose(logits.copy(), draws, *given_tokens)
+    found = sampler.choose(logits, draws, *given_tokens)
+
+    assert (tokens.tolist(), logprobs, unfit) == (found[0].tolist(), *found[1:])
+    assert before == (logits.tobytes(), largest.tobytes())
 
 
 def test_repetition_penalty_covers_prompt_and_output_and_presence_and_frequency_only_output():

@@ -24,6 +24,8 @@ from trivet.framework.memory.planner import Lifetime, place
 from trivet.framework.memory.slots import SlotLayout
 from trivet.operators.contract import OUTSIDE, Implementation, TensorSpec, choose, operator_named, resolve
 from trivet.operators.cpu import KernelCall, Operand, append
+from trivet.operators.linear import LARGEST
+from trivet.operators.panels import PANEL_OUTPUTS
 
 ROW_ALIGNMENT = 64  # a cache line, and the widest vector load
 
@@ -58,7 +60,6 @@ class CpuPlan:
         self._awaited = awaited_streams(graph)
         self.vocab_size = resolve(graph.values[graph.outputs[0]].axes[1], {})
         self.graph = graph
-        self.sampler = Sampler(team, self.vocab_size, target)
         self._team = team
         self._weights = weights
         self._slots = slots
@@ -78,6 +79,7 @@ class CpuPlan:
                 self._append(node)
         self._inputs = {name: self.view(name) for name in graph.inputs if name in self._offsets}
         self._logits = self.view(graph.outputs[0])
+        self.sampler = self._sampler(team)
 
     @property
     def target(self) -> str:
@@ -138,7 +140,7 @@ class CpuPlan:
         """This plan with another team to run it: they have all memory in common, and do not run at once. To be
         forgotten before this one is closed."""
         other = copy(self)
-        other._team, other.sampler = team, Sampler(team, self.vocab_size, self.target)
+        other._team, other.sampler = team, self._sampler(team)
         return other
 
     def forget(self) -> None:
@@ -166,6 +168,12 @@ class CpuPlan:
         self._program.run(self._team, num_tokens, num_sequences, num_rows, seconds, arriving)
         return self._logits[:num_rows]
 
+    def _sampler(self, team: Team) -> Sampler:
+        head = None
+        if LARGEST in self._operands:
+            head = self._operands[self.graph.outputs[0]], self._operands[LARGEST], self.limits.max_rows
+        return Sampler(team, self.vocab_size, self.target, head)
+
     def _slot(self, slot: int) -> Array:
         return self._pool.view(slot * self.slot_bytes, (self.slot_bytes,), np.uint8)
 
@@ -182,6 +190,9 @@ class CpuPlan:
             elif name in self._weights:
                 stored = self._weights[name]
                 self._operands[name] = (stored.ctypes.data, stored.strides[0], spec.dtype)
+        if LARGEST in self._offsets:
+            address = self._activations.address + self._offsets[LARGEST]
+            self._operands[LARGEST] = (address, self._strides[LARGEST], "float32")
         for node in self.graph.nodes:
             for made, source in continued(node):
                 self._operands[made] = self._operands[source]
@@ -196,6 +207,8 @@ class CpuPlan:
         names = [a.name for a in (*contract.inputs, *contract.outputs)]
         operands = zip(names, (*node.inputs, *node.outputs), strict=True)
         bound = {argument: self._operands[n] for argument, n in operands if n is not None}
+        if node is _head(self.graph):
+            bound[LARGEST] = self._operands[LARGEST]
         # Refused for a kernel that does not wait for what it reads.
         stream = next((self._awaited[name] for name in node.names if name in self._awaited), None)
         try:
@@ -223,8 +236,15 @@ def _sizes(limits: Limits, slots: SlotLayout, num_slots: int) -> dict[str, int]:
     }
 
 
+def _head(graph: Graph) -> Node | None:
+    """The product that the logits are; None where another operator makes them."""
+    made_last = next((node for node in reversed(graph.nodes) if graph.outputs[0] in node.outputs), None)
+    return made_last if made_last is not None and made_last.operator == "linear" else None
+
+
 class _Activations:
-    """Where in one arena the batch's inputs and the values between operators lie."""
+    """Where in one arena the batch's inputs and the values between operators lie, and what a head finds of its logits
+    for the sampler."""
 
     def __init__(self, graph: Graph, sizes: Mapping[str, int], kept: tuple[str, ...]) -> None:
         part_of = _views(graph)
@@ -238,12 +258,19 @@ class _Activations:
         for part, (whole, _) in part_of.items():
             parts[whole].append(part)
         self.strides: dict[str, int] = {}
-        lifetimes = [Lifetime(name, self._bytes(graph, name, sizes), -1, len(graph.nodes)) for name in batch]
+        lifetimes = [
+            Lifetime(name, self._bytes(name, graph.values[name], sizes), -1, len(graph.nodes)) for name in batch
+        ]
         for name, first in made.items():
             if name in caches or name in part_of:
                 continue
             last = max(last_use.get(user, first) for user in (name, *parts[name]))
-            lifetimes.append(Lifetime(name, self._bytes(graph, name, sizes), first, last))
+            lifetimes.append(Lifetime(name, self._bytes(name, graph.values[name], sizes), first, last))
+        if _head(graph) is not None:
+            rows, vocab_size = graph.values[graph.outputs[0]].axes
+            spec = TensorSpec((rows, -(-resolve(vocab_size, {}) // PANEL_OUTPUTS)), "float32")
+            first = made[graph.outputs[0]]
+            lifetimes.append(Lifetime(LARGEST, self._bytes(LARGEST, spec, sizes), first, len(graph.nodes)))
         placement = place(lifetimes, alignment=ROW_ALIGNMENT)
         self.offsets = dict(placement.offsets)
         self.total_bytes = placement.total_bytes
@@ -251,8 +278,7 @@ class _Activations:
             self.offsets[part] = self.offsets[whole] + column_bytes
             self.strides[part] = self.strides[whole]
 
-    def _bytes(self, graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
-        spec = graph.values[name]
+    def _bytes(self, name: str, spec: TensorSpec, sizes: Mapping[str, int]) -> int:
         assert spec.dtype is not None
         rows, width = _rows_and_width(spec, sizes)
         row_bytes = width * item_bytes(spec.dtype)
