@@ -63,7 +63,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, theirs: str, told: list[str]) -> l
     monkeypatch.setattr(comparing, "ours", lambda bits, place: child("trivet", engine(0.5)))
     peers = [Peer("stand-in", 16, lambda name, place: child(name, theirs)), Peer("absent", 8, lambda name, place: None)]
     place = Place(Weights("none", Path()), Path(), 1, None, None, told.append)
-    return compare(peers, place, vocab_size=1000, pairs=3, questions=[QUESTION], tell=told.append)
+    return list(compare(peers, place, vocab_size=1000, pairs=3, questions=[QUESTION], tell=told.append))
 
 
 def test_each_question_is_a_ratio_of_tokens_per_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ def bench_compare(
     Peers run in environments of their own under the cache, which are made when they are missing: some gigabytes.
     A peer is timed only if its greedy answer is ours.
     """
+    import signal
+    import sys
     from dataclasses import asdict
 
     from trivet.base.errors import TrivetError
@@ -45,6 +47,8 @@ def bench_compare(
     from trivet.serve.bench.run import default_model
     from trivet.serve.bench.stamp import stamp
 
+    # Peers are frozen between their turns: what ends this process has to end them.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = read_settings()
     source = model or default_model(settings.cache_dir)
     home = settings.cache_dir.absolute() / "peers"
@@ -61,9 +65,12 @@ def bench_compare(
     facts = read_placement_facts()
     circumstances = stamp(None, facts, open_device("cpu", facts, threads), settings.cpu_target or "best")
     vocab_size = open_checkpoint(place.form("bf16.gguf")).config["vocab_size"]
-    ratios = compare(peers, place, vocab_size=vocab_size, pairs=pairs, questions=questions, tell=click.echo)
-    if csv_file is not None:
-        append(csv_file, [{"model": weights.name, **asdict(each)} for each in ratios], circumstances)
+    ratios = []
+    # A row is kept when it is there: all of them take half an hour.
+    for ratio in compare(peers, place, vocab_size=vocab_size, pairs=pairs, questions=questions, tell=click.echo):
+        ratios.append(ratio)
+        if csv_file is not None:
+            append(csv_file, [{"model": weights.name, **asdict(ratio)}], circumstances)
     if plot is not None and ratios:
         plot.write_text(picture(f"{weights.name}: speed beside other engines, {threads} threads", ratios))
 

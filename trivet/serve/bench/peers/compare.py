@@ -5,7 +5,7 @@ A peer is timed only while its greedy answer is ours; where it parts, our own ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
@@ -48,9 +48,8 @@ def compare(
     pairs: int,
     questions: Sequence[Question] = QUESTIONS,
     tell: Callable[[str], None],
-) -> list[Ratio]:
+) -> Iterator[Ratio]:
     """Each peer beside this engine. One that cannot be started or asked is told and left out, never guessed."""
-    ratios: list[Ratio] = []
     for peer in peers:
         try:
             theirs = peer.start(peer.name, place)
@@ -61,11 +60,11 @@ def compare(
                 agreed = _agreement(own, theirs, vocab_size)
                 tell(f"{peer.name} ({theirs.about['version']}): {agreed}")
                 for question in questions:
-                    ratios.append(_in_turn(own, theirs, peer, question, vocab_size, pairs, agreed))
-                    tell(line(ratios[-1]))
+                    ratio = _in_turn(own, theirs, peer, question, vocab_size, pairs, agreed)
+                    tell(line(ratio))
+                    yield ratio
         except TrivetError as error:
             tell(f"{peer.name}: left out: {error}")
-    return ratios
 
 
 def line(ratio: Ratio) -> str:
