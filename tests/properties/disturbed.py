@@ -21,7 +21,7 @@ class Decided(Worth):
         self._swaps = cycle([*swaps, True])
         self._patience_s = patience_s
 
-    def pays_to_sink(self, block_tokens: int) -> bool:
+    def pays_to_sink(self, block_tokens: int, share: float | None) -> bool:
         return next(self._swaps)
 
     def pays_to_restore(self, block_tokens: int) -> bool:

@@ -344,22 +344,29 @@ def test_what_copying_takes_is_measured_and_a_slot_is_swapped_out_only_where_com
     assert tiers.host.find(links(3)[2].name) is None
     tiers.give_up(1, links(3)[1], block_tokens=15)  # it is kept already: there is nothing to choose
 
+    tiers.demand.share = 0.5
+    tiers.give_up(2, links(3)[2], block_tokens=16)  # it pays where all are wanted again
+    assert tiers.host.find(links(3)[2].name) is None
+
     assert [] == tiers.take_if_sooner(links(3)[:2], block_tokens=10)
     taken = tiers.take_if_sooner(links(3)[:2], block_tokens=11)
     assert 2 == len(taken)
-    assert 1 + 2 == tiers.counts.cheaper
+    assert 1 + 1 + 2 == tiers.counts.cheaper
     tiers.let_go(taken)
     del taken
     tiers.close()
 
 
-@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 200))
-def test_swapping_pays_where_copying_out_and_back_takes_no_longer_than_computing(sink_s, restore_s, token_s, tokens):
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10), st.floats(1e-6, 10), st.integers(1, 200), st.none() | st.floats(0, 1))
+def test_swapping_pays_where_copying_out_takes_no_longer_than_is_spared_by_what_is_wanted_again(
+    sink_s, restore_s, token_s, tokens, share
+):
     worth = Worth()
     for rate, seconds in ((worth.sink, sink_s), (worth.restore, restore_s), (worth.token, token_s)):
         rate.learn(seconds, 1)
 
-    assert (sink_s + restore_s <= token_s * tokens) == worth.pays_to_sink(tokens)
+    spared_s = token_s * tokens - restore_s
+    assert (sink_s <= (spared_s if share is None else share * spared_s)) == worth.pays_to_sink(tokens, share)
     assert (restore_s <= token_s * tokens) == worth.pays_to_restore(tokens)
 
 
@@ -369,4 +376,4 @@ def test_what_does_not_pay_is_done_all_the_same_once_in_a_while():
     worth.token.learn(1e-3, 1)
 
     assert 2 == sum(worth.pays_to_restore(16) for _ in range(64))
-    assert 2 == sum(worth.pays_to_sink(16) for _ in range(64))
+    assert 2 == sum(worth.pays_to_sink(16, 0.5) for _ in range(64))

@@ -20,6 +20,7 @@ from trivet._native import Gate
 from trivet.framework.memory.arrival import Arrival
 from trivet.framework.memory.block import checksums
 from trivet.framework.memory.chain import Identity, Link
+from trivet.framework.memory.demand import Demand
 from trivet.framework.memory.file_writer import FileWriter
 from trivet.framework.memory.files import Files
 from trivet.framework.memory.host_tier import HostBlock, HostTier
@@ -40,7 +41,7 @@ class TierCounts:
     restored_files: int = 0  # the same, read from files for that
     corrupt_host: int = 0  # did not prove themselves
     refused: int = 0  # fetches that would have taken longer than computing again
-    cheaper: int = 0  # not copied to host memory, or not back, for the same reason
+    cheaper: int = 0  # not copied to host memory, or not back, computing them being as soon
 
 
 @dataclass
@@ -77,6 +78,7 @@ class Tiers:
         self.files = files
         self.counts = TierCounts()
         self.worth = Worth()
+        self.demand = Demand(host.num_blocks)
         self._memory = memory
         self._clock = clock
         self._lock = threading.Lock()  # over the host tier and the pins of its blocks; never held over a file
@@ -120,10 +122,11 @@ class Tiers:
 
     def give_up(self, slot: int, link: Link, block_tokens: int) -> None:
         """The slot is another's next: swap what is in it out unless it is kept, or leave it to be computed again,
-        whichever is sooner."""
+        whichever is sooner by what is wanted again of such blocks."""
         with self._lock:
             is_kept = self.host.find(link.name) is not None or (self.files is not None and self.files.holds(link))
-        if is_kept or self.worth.pays_to_sink(block_tokens):
+        self.demand.give_up(link)
+        if is_kept or self.worth.pays_to_sink(block_tokens, self.demand.share):
             self.sink(slot, link)
         else:
             self.counts.cheaper += 1
@@ -139,6 +142,7 @@ class Tiers:
 
     def take(self, links: Sequence[Link]) -> list[HostBlock]:
         """The first of these blocks that are in host memory, up to the first that is not; pinned until `restore`."""
+        self.demand.want(links)
         taken = []
         with self._lock:
             for link in links:

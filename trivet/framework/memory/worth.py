@@ -44,13 +44,17 @@ class Worth:
         self.token = Rate()
         self._reads, self._sinks, self._restores = _Choice(), _Choice(), _Choice()
 
-    def pays_to_sink(self, block_tokens: int) -> bool:
-        """Is a block copied out and back sooner than its tokens are computed again?"""
-        return self._sinks.is_taken(self._is_sooner(block_tokens, self.sink, self.restore))
+    def pays_to_sink(self, block_tokens: int, share: float | None) -> bool:
+        """Does copying a block out take no longer than having it spares, where that share of them is wanted again?
+        None is unknown, and counts as all."""
+        spared_s = self._spared_s(block_tokens)
+        wanted = 1.0 if share is None else share
+        return self._sinks.is_taken(spared_s is None or (self.sink.seconds or 0.0) <= wanted * spared_s)
 
     def pays_to_restore(self, block_tokens: int) -> bool:
         """Is a block that lies in host memory copied back sooner than its tokens are computed again?"""
-        return self._restores.is_taken(self._is_sooner(block_tokens, self.restore))
+        spared_s = self._spared_s(block_tokens)
+        return self._restores.is_taken(spared_s is None or spared_s >= 0)
 
     def patience_s(
         self, num_blocks: int, num_tokens: int, num_queued: int, num_beside: int = 0, num_pieces: int = 1
@@ -80,11 +84,11 @@ class Worth:
             return False
         return self.block.seconds * num_blocks <= self.token.seconds * num_beside
 
-    def _is_sooner(self, block_tokens: int, *copies: Rate) -> bool:
-        """Unknown counts as sooner, as above."""
+    def _spared_s(self, block_tokens: int) -> float | None:
+        """By a block copied back, of computing its tokens; None while nothing is known."""
         if self.token.seconds is None:
-            return True
-        return sum(copy.seconds or 0.0 for copy in copies) <= self.token.seconds * block_tokens
+            return None
+        return self.token.seconds * block_tokens - (self.restore.seconds or 0.0)
 
 
 def exposed_s(read_s: float, step_s: float, num_pieces: int) -> float:
