@@ -41,7 +41,7 @@ TIERS = ((0, 0, 0), (64, 0, 0), (256, 0, 0), (64, 1024, 3), (64, 1024, 12))
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--requests", type=click.IntRange(1), default=4000, show_default=True, help="The first of each trace")
+@click.option("--requests", type=click.IntRange(1), default=1000, show_default=True, help="The first of each trace")
 def replay_tiers(traces: tuple[Path, ...], requests: int) -> None:
     """Replay each trace with each of TIERS, print, and append the rows to results/replay_tiers.csv."""
     RESULTS.parent.mkdir(exist_ok=True)
