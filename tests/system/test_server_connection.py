@@ -55,6 +55,16 @@ def send_without_end(client, piece, most_bytes=64 << 20):
     return sent
 
 
+def trickle(client, piece, most_s=10):
+    """For how many seconds the server took a piece after the other."""
+    began = time.monotonic()
+    with suppress(ConnectionResetError, BrokenPipeError):
+        while time.monotonic() - began < most_s:
+            client.sendall(piece)
+            time.sleep(0.05)
+    return time.monotonic() - began
+
+
 @pytest.mark.parametrize(
     ("begin", "piece"),
     [(b"GET /", b"x" * 1000), (GET + b"x-long: ", b"x" * 1000), (GET, b"x-many: y\r\n" * 100), (b"", b"\r\n" * 1000),
@@ -96,25 +106,15 @@ def test_a_connection_that_asks_nothing_is_closed(impatient, begun):
 def test_one_that_trickles_is_closed_all_the_same(impatient):
     with connected(impatient) as client:
         client.sendall(GET)
-        began = time.monotonic()
-        with suppress(ConnectionResetError, BrokenPipeError):
-            while time.monotonic() - began < 10:
-                client.sendall(b"x-slow: y\r\n")
-                time.sleep(0.05)
 
-        assert time.monotonic() - began < 10
+        assert trickle(client, b"x-slow: y\r\n") < 10
 
 
 def test_one_whose_refused_body_trickles_is_closed(impatient):
     with connected(impatient) as client:
         client.sendall(POST + b"content-length: 90000\r\n\r\n")
-        began = time.monotonic()
-        with suppress(ConnectionResetError, BrokenPipeError):
-            while time.monotonic() - began < 10:
-                client.sendall(b"x")
-                time.sleep(0.05)
 
-        assert time.monotonic() - began < 10
+        assert trickle(client, b"x") < 10
 
 
 def test_a_connection_may_ask_again_and_again():

@@ -207,7 +207,7 @@ class CpuPlan:
         names = [a.name for a in (*contract.inputs, *contract.outputs)]
         operands = zip(names, (*node.inputs, *node.outputs), strict=True)
         bound = {argument: self._operands[n] for argument, n in operands if n is not None}
-        if node is _head(self.graph):
+        if LARGEST in self._operands and self.graph.outputs[0] in node.outputs:
             bound[LARGEST] = self._operands[LARGEST]
         # Refused for a kernel that does not wait for what it reads.
         stream = next((self._awaited[name] for name in node.names if name in self._awaited), None)

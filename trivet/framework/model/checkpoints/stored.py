@@ -22,7 +22,7 @@ ITEM_BITS |= dict.fromkeys(("U32", "I32", "F32"), 32)
 ITEM_BITS |= dict.fromkeys(("U64", "I64", "F64"), 64)
 
 # More than any published tensor has. Headers may claim more, of numbers that take hours to multiply.
-MAX_AXES = 8
+_MAX_AXES = 8
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StoredTensor:
 
 def are_counts(values: Sequence[Any]) -> bool:
     """Could these be what a header says they are: a shape, strides, an offset?"""
-    return len(values) <= MAX_AXES and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    return len(values) <= _MAX_AXES and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
 # The formats whose rows are read, and what they come as.
