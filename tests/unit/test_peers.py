@@ -45,22 +45,22 @@ def child(name: str, body: str) -> Child:
     return Child(name, [sys.executable, "-c", program], {})
 
 
-def engine(seconds: float, tokens: str = "list(range(question['new']))") -> str:
+def engine(seconds: float, tokens: str = "list(range(question['new']))", is_text: str = "True") -> str:
     """Answers every question as ours does: so many seconds, and these greedy tokens, all clear but the third."""
     return f"""
         def answer(question):
             if question["kind"] == "greedy":
                 margins = [1.0] * question["new"]
                 margins[2] = 0.01
-                return {{"tokens": {tokens}, "margins": margins}}
+                return {{"tokens": {tokens}, "margins": margins, "is_text": {is_text}}}
             if question["kind"] == "limits":
                 return {{"read_bytes_per_s": 1000.0}}
             return {{"seconds": {seconds}, "bytes_per_token": 10.0, "flops_per_token": 7.0}}
     """
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, theirs: str, told: list[str]) -> list[Ratio]:
-    monkeypatch.setattr(comparing, "ours", lambda bits, place: child("trivet", engine(0.5)))
+def measured(monkeypatch: pytest.MonkeyPatch, theirs: str, told: list[str], own: str = engine(0.5)) -> list[Ratio]:
+    monkeypatch.setattr(comparing, "ours", lambda bits, place: child("trivet", own))
     peers = [Peer("stand-in", 16, lambda name, place: child(name, theirs)), Peer("absent", 8, lambda name, place: None)]
     place = Place(Weights("none", Path()), Path(), 1, None, None, told.append)
     return list(compare(peers, place, vocab_size=1000, pairs=3, questions=[QUESTION], tell=told.append))
@@ -90,6 +90,22 @@ def test_a_peer_may_part_where_the_margin_is_small(monkeypatch: pytest.MonkeyPat
     (ratio,) = measured(monkeypatch, engine(1.5, "[0, 1, 7] + list(range(3, question['new']))"), [])
 
     assert "same 2 greedy tokens, then one that 0.01 decides" == ratio.agreed
+
+
+def test_peers_are_asked_for_an_answer_of_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd_is_broken = "question['prompts'][0][0] % 2 == 0"
+    fails = f"""
+        def answer(question):
+            if question["kind"] == "greedy" and not ({odd_is_broken}):
+                sys.exit("incomplete UTF-8")
+            return {{"tokens": list(range({CHECK_TOKENS})), "seconds": 1.5}}
+    """
+    asked = [prompt[0] for prompt in comparing._prompts(Question("decode", prompt=32, batch=8), 1000)]
+    assert asked[0] % 2 == 1, "the first prompt is one that this peer cannot answer"
+
+    (ratio,) = measured(monkeypatch, fails, [], engine(0.5, is_text=odd_is_broken))
+
+    assert f"same {CHECK_TOKENS} greedy tokens" == ratio.agreed
 
 
 def test_a_peer_that_dies_is_left_out_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:

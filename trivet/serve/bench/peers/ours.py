@@ -15,7 +15,7 @@ import numpy as np
 from trivet.base.dtypes import Array
 from trivet.base.settings import read_settings
 from trivet.framework.graph.plan import Batch, BoundPlan
-from trivet.framework.model.loader import load
+from trivet.framework.model.loader import LoadedModel, load
 from trivet.serve.bench.limits import memory_speeds
 from trivet.serve.bench.steps import decode_steps, needs_per_token, own_slots, prefill_steps, seconds_of
 
@@ -34,7 +34,7 @@ def main(model: str, threads: str, *options: str) -> None:
             case "limits":
                 say({"read_bytes_per_s": max(memory_speeds(loaded.device.cpus, 3))})
             case "greedy":
-                say(_greedy(plan, question["prompts"][0], question["new"]))
+                say(_greedy(loaded, question["prompts"][0], question["new"]))
             case "prefill":
                 steps = prefill_steps(plan, len(question["prompts"][0]), _STEP_TOKENS, own_slots(plan, 1, _MAX_CONTEXT))
                 say({"seconds": seconds_of(plan, steps), **_needs(plan, steps)})
@@ -59,8 +59,9 @@ def _needs(plan: BoundPlan, steps: Sequence[Batch]) -> dict[str, float]:
     }
 
 
-def _greedy(plan: BoundPlan, prompt: Sequence[int], new: int) -> dict[str, Any]:
-    """The tokens, and how clear each was: log probability of the best over that of the next."""
+def _greedy(loaded: LoadedModel, prompt: Sequence[int], new: int) -> dict[str, Any]:
+    """The tokens, how clear each was (log probability of the best over the next), and if each is whole characters."""
+    plan = loaded.plan
     slots = own_slots(plan, 1, len(prompt) + new)
     step = Batch(np.array(prompt, np.int32), np.arange(len(prompt), dtype=np.int32), _pair(len(prompt)), slots,
                  np.array([len(prompt) - 1], np.int32))  # fmt: skip
@@ -73,7 +74,8 @@ def _greedy(plan: BoundPlan, prompt: Sequence[int], new: int) -> dict[str, Any]:
         margins.append(float(logits[best] - logits[second]))
         step = Batch(np.array([best], np.int32), np.array([len(prompt) + i], np.int32), _pair(1), slots,
                      np.array([0], np.int32))  # fmt: skip
-    return {"tokens": tokens, "margins": margins}
+    is_text = all(loaded.tokenizer.whole_text(token) is not None for token in tokens)
+    return {"tokens": tokens, "margins": margins, "is_text": is_text}
 
 
 def _pair(count: int) -> Array:
