@@ -12,8 +12,9 @@ static Product product_of(const Call& call) {
 }
 
 // An item's panels are read as one stream, and every stream has to get going: so each thread has one of equal length,
-// and more only of a large matrix, at most sixteen of a MiB of bfloat16 at least. Where there are more rows than go
-// through a panel together, and items enough, an item is as many panels as all of its rows have room for.
+// and more only of a large matrix, at most sixteen of a MiB of bfloat16 at least, which for several tiles are long enough
+// to be worth taking the rows for. Where there are more rows than go through a panel together there are four items or
+// more of each thread, and as many of one thread as of another.
 constexpr int64_t kStreamWeights = 512 << 10;
 
 struct Division {
@@ -23,10 +24,16 @@ struct Division {
         : num_panels(ceil_div(product.outputs, kPanelOutputs)), num_tiles(ceil_div(step.num_rows, kTileRows)),
           num_row_items(ceil_div(step.num_rows, kManyRows)) {
         const int64_t threads = step.num_threads;
-        const int64_t of_thread = between(1, product.inputs * product.outputs / threads / kStreamWeights, 16);
         const int64_t of_many = ceil_div(num_panels, kManyPanels);
-        const bool rows_suffice = num_row_items > 1 && num_row_items * of_many >= 4 * threads;
-        num_panel_items = rows_suffice ? of_many : smaller(threads * of_thread, num_panels);
+        if (num_row_items > 1) {
+            const int64_t even = ceil_div(num_row_items, threads) * threads;
+            if (even <= smaller(2 * num_row_items, num_tiles)) num_row_items = even;
+            num_panel_items = larger(of_many, ceil_div(4 * threads, num_row_items));
+        } else {
+            const int64_t streams = product.inputs * product.outputs / threads / kStreamWeights;
+            num_panel_items = threads * between(1, num_tiles > 1 ? smaller(streams, of_many / threads) : streams, 16);
+        }
+        num_panel_items = smaller(num_panel_items, num_panels);
         num_items = num_row_items * num_panel_items;
     }
 

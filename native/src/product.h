@@ -5,9 +5,10 @@
 
 namespace tv::TV_TARGET {
 
-// The most rows that go through their inputs together, and the panels for which so many have room; fewer have more.
-constexpr int64_t kManyRows = 8 * kTileRows;
-constexpr int64_t kManyPanels = 8;
+// The most rows that go through their inputs together. Of several tiles' rows a copy is made, which costs a hundredth of
+// what so many panels of outputs do.
+constexpr int64_t kManyRows = 4 * kTileRows;
+constexpr int64_t kManyPanels = 32;
 
 struct Product {
     const Operand *x, *out;  // of float32, `parts` rows in each of theirs, side by side

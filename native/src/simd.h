@@ -180,6 +180,9 @@ TV_INLINE void pin(Vec& v) {
 #endif
 }
 
+// Has the compiler not know where an address leads, so that what is stored there is in memory.
+TV_INLINE void hide(float*& address) { asm volatile("" : "+r"(address) : : "memory"); }
+
 // Asks for the line at an address, which need not be one of ours, to come into L2.
 TV_INLINE void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 
