@@ -99,7 +99,7 @@ def _operator(operator: Operator) -> list[str]:
     lines += [*_table(("", "argument", "axes", "formats"), rows), ""]
     tolerance = operator.tolerance
     steps = f", and {tolerance.steps} step in int8" if tolerance.steps else ""
-    steps += f", and {tolerance.beside_int8:g} beside int8" if tolerance.beside_int8 else ""
+    steps += "".join(f", and {error:g} beside {dtype}" for dtype, error in tolerance.beside.items())
     lines += [
         *([f"- Attributes: {', '.join(f'`{each}`' for each in operator.attributes)}"] if operator.attributes else []),
         *(f"- `{made}` continues the storage of `{source}`" for made, source in operator.updates.items()),

@@ -208,6 +208,7 @@ static void attend_tiles(const Call& call, const Step& step, const Division& div
 // q, cache, out, positions, starts, slots · num_heads, num_kv_heads, head_dim, slot_tokens · scale
 template <class C>
 static void attend(const Call& call, const Step& step, int64_t item) {
+    const NoDenormals no_denormals(ChainOf<C>::kFlushes);
     const Division division(call, step);
     const int64_t num_items = division.num_wholes * division.parts;
     if (item < num_items) return attend_tiles<C>(call, step, division, item);

@@ -79,12 +79,14 @@ TV_INLINE float largest_score(float before, int64_t n, float* scores) {
     return before > found ? before : found;
 }
 
-// exp(score - max) in place; their sum, by lane. A position that does not count has the score -inf, the weight 0.
-TV_INLINE Block weigh(float max, float* scores) {
+// weights: exp(score - max), as a chain takes them; their sum, by lane. A position that does not count has the score -inf,
+// the weight 0.
+template <class Chain>
+TV_INLINE Block weigh(float max, const float* scores, typename Chain::Element* weights) {
     Block sums[2] = {broadcast_block(0.0f), broadcast_block(0.0f)};
     TV_UNROLL for (int b = 0; b < kTileBlocks; ++b) {
         const Block weight = exp_of_negative(load_block(scores + b * kBlock) - broadcast_block(max));
-        store_block(scores + b * kBlock, weight);
+        Chain::take(weights + b * kBlock / Chain::kInputs, weight);
         sums[b % 2] = sums[b % 2] + weight;
     }
     return sums[0] + sums[1];
@@ -110,26 +112,33 @@ static void attend_span(const Attention<C>& call, const Queries<ROWS, C>& q, con
         const int num_blocks = static_cast<int>(ceil_div(smaller(kTileTokens, end - first), kBlockTokens));
         const Tile<C> tile = next;
         next = call.tile_at(first + kTileTokens, length[ROWS - 1] - 1);
-        alignas(64) float weights[ROWS * kTileTokens];
+        alignas(64) float scores[ROWS * kTileTokens];
+        alignas(64) ElementOf<C> weights[ROWS * kTileTokens];
         constexpr int columns = columns_for(ROWS);
         int b = 0;
         for (; b + columns <= num_blocks; b += columns) {
-            score<ROWS, columns>(q, tile.keys + b, next.keys + b, head_dim, weights + b * kBlock);
+            score<ROWS, columns>(q, tile.keys + b, next.keys + b, head_dim, scores + b * kBlock);
         }
-        for (; b < num_blocks; ++b) score<ROWS, 1>(q, tile.keys + b, next.keys + b, head_dim, weights + b * kBlock);
+        for (; b < num_blocks; ++b) score<ROWS, 1>(q, tile.keys + b, next.keys + b, head_dim, scores + b * kBlock);
 
         int64_t seen[ROWS];  // positions of this tile that the row sees
         alignas(64) float shrink[kBlock] = {};
         for (int r = 0; r < ROWS; ++r) {
             seen[r] = between(0, length[r] - first, kTileTokens);
             if (seen[r] == 0) continue;
-            const float max = largest_score(running[r].max, seen[r], weights + r * kTileTokens);
+            const float max = largest_score(running[r].max, seen[r], scores + r * kTileTokens);
             shrink[r] = running[r].max - max;
             running[r].max = max;
         }
         Block sum[ROWS];
         for (int r = 0; r < ROWS; ++r) {
-            sum[r] = seen[r] > 0 ? weigh(running[r].max, weights + r * kTileTokens) : broadcast_block(0.0f);
+            ElementOf<C>* of_row = weights + r * kTileTokens;
+            sum[r] = broadcast_block(0.0f);
+            if (seen[r] > 0) {
+                sum[r] = weigh<ChainOf<C>>(running[r].max, scores + r * kTileTokens, of_row);
+            } else {
+                for (int64_t t = 0; t < kTileTokens; ++t) of_row[t] = 0;
+            }
         }
         store_block(shrink, exp(load_block(shrink)));  // of a row that sees nothing here: e^0
         for (int r = 0; r < ROWS; ++r) running[r].sum = fma(running[r].sum, broadcast_block(shrink[r]), sum[r]);
@@ -152,12 +161,11 @@ static void merge_span(float* totals, float* partials, const int64_t* length, in
     }
 }
 
-template <class C>
 static void write_row(const Partial& total, int64_t head_dim, float* out) {
-    const Block sum = broadcast_block(total.sum());
-    alignas(64) float result[kMaxHeadDim];
-    for (int64_t d = 0; d < head_dim; d += kBlock) store_block(result + d, load_block(total.values() + d) / sum);
-    for (int64_t i = 0; i < head_dim; ++i) out[element_at<C>(i, head_dim)] = result[i];
+    const Block share = broadcast_block(1.0f / total.sum());
+    for (int64_t d = 0; d < head_dim; d += kBlock) {
+        store_block(out + d, load_block(total.values() + d) * share, head_dim - d);
+    }
 }
 
 template <int ROWS, class C>
@@ -178,16 +186,16 @@ static void attend_rows(const Attention<C>& call, int64_t token, int64_t first) 
     alignas(64) float totals[ROWS * kMaxPartialFloats];
     int64_t length[ROWS];
     load_rows<ROWS>(call, token, first, q, length);
-    for (int r = 0; r < ROWS; ++r) Partial{totals + r * row_floats}.clear(head_dim);
-    for (int64_t begin = 0; begin < length[ROWS - 1]; begin += kSpanTokens) {
+    attend_span<ROWS>(call, q, length, 0, smaller(kSpanTokens, length[ROWS - 1]), totals);
+    for (int64_t begin = kSpanTokens; begin < length[ROWS - 1]; begin += kSpanTokens) {
         attend_span<ROWS>(call, q, length, begin, smaller(begin + kSpanTokens, length[ROWS - 1]), partials);
         merge_span<ROWS>(totals, partials, length, begin, head_dim);
     }
-    for (int r = 0; r < ROWS; ++r) write_row<C>({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
+    for (int r = 0; r < ROWS; ++r) write_row({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
 }
 
 // The same in several goes: from `begin` on, the first of a tile, to `end` within the span, or to what the rows see.
-// state: the rows' partials and their totals, as the go before left them.
+// state: the rows' totals, and their partials of the spans after the first, as the go before left them.
 template <int ROWS, class C>
 static void attend_further(const Attention<C>& call, int64_t token, int64_t first, int64_t begin, int64_t end,
                            float* state) {
@@ -195,18 +203,16 @@ static void attend_further(const Attention<C>& call, int64_t token, int64_t firs
     if (begin >= seen) return;
     const int64_t head_dim = call.stream.head_dim;
     const int64_t row_floats = Partial::floats(head_dim);
-    float* totals = state + ROWS * row_floats;
+    const bool is_first_span = begin < kSpanTokens;
+    float* partials = is_first_span ? state : state + ROWS * row_floats;
     Queries<ROWS, C> q;
     int64_t length[ROWS];
     load_rows<ROWS>(call, token, first, q, length);
-    if (begin == 0) {
-        for (int r = 0; r < ROWS; ++r) Partial{totals + r * row_floats}.clear(head_dim);
-    }
-    attend_span<ROWS>(call, q, length, begin, smaller(end, seen), state);
+    attend_span<ROWS>(call, q, length, begin, smaller(end, seen), partials);
     if (end < seen && end % kSpanTokens != 0) return;
-    merge_span<ROWS>(totals, state, length, begin - begin % kSpanTokens, head_dim);
+    if (!is_first_span) merge_span<ROWS>(state, partials, length, begin - begin % kSpanTokens, head_dim);
     if (end < seen) return;
-    for (int r = 0; r < ROWS; ++r) write_row<C>({totals + r * row_floats}, head_dim, call.out_of(token, first + r));
+    for (int r = 0; r < ROWS; ++r) write_row({state + r * row_floats}, head_dim, call.out_of(token, first + r));
 }
 
 // Some spans of a tile of rows, each span's partials to `scratch` [spans, num_rows, floats of a partial].
@@ -227,15 +233,13 @@ template <class C>
 static void merge_spans(const Attention<C>& call, int64_t token, int64_t num_rows, float* scratch,
                         int64_t span_floats) {
     const int64_t head_dim = call.stream.head_dim;
-    alignas(64) float memory[kMaxPartialFloats];
-    const Partial total = {memory};
     for (int64_t i = 0; i < num_rows; ++i) {
-        total.clear(head_dim);
+        const Partial total = {scratch + i * Partial::floats(head_dim)};
         const int64_t num_spans = ceil_div(call.length_of(token, i), kSpanTokens);
-        for (int64_t span = 0; span < num_spans; ++span) {
-            merge(total, {scratch + span * span_floats + i * Partial::floats(head_dim)}, head_dim);
+        for (int64_t span = 1; span < num_spans; ++span) {
+            merge(total, {total.memory + span * span_floats}, head_dim);
         }
-        write_row<C>(total, head_dim, call.out_of(token, i));
+        write_row(total, head_dim, call.out_of(token, i));
     }
 }
 

@@ -1,7 +1,7 @@
 // Where a position's key and value lie, as in trivet/operators/kv_layout.py. A stream inside a slot is blocks of sixteen
 // tokens: those of its keys, [kv head][slot_tokens / 16], then those of its values. Keys lie in their block as
 // [head_dim / pair][16 tokens][pair], so that one load holds an element of sixteen keys, or a pair of elements; values as
-// [16 tokens][head_dim], in int8 [8][head_dim][2 tokens]. There a block begins with scales, [head_dim / 64][16 tokens].
+// [16 / pair][head_dim][pair]. In int8 a block begins with scales, [head_dim / 64][16 tokens].
 #pragma once
 
 #include "block.h"
@@ -26,23 +26,20 @@ TV_INLINE int64_t sequence_of(const int32_t* starts, int64_t num_sequences, int6
 template <class C>
 constexpr bool kIsScaled = sizeof(C) == 1;
 
-// Elements of a key that lie side by side: two of bfloat16 fit a word, and two of int8 a word when they are widened.
+// Numbers that lie side by side where they are multiplied two at a time: elements of a key, tokens of a value.
 template <class C>
-constexpr int64_t kKeyPair = sizeof(C) < sizeof(float) ? 2 : 1;
-// And of a value, of tokens that follow each other: in int8 they are multiplied by two weights at once.
-template <class C>
-constexpr int64_t kValuePair = kIsScaled<C> ? 2 : 1;
+constexpr int64_t kPair = sizeof(C) < sizeof(float) ? 2 : 1;
 
 // Where in its block of keys element d of a token is.
 template <class C>
 TV_INLINE int64_t key_place(int64_t d, int64_t token) {
-    return (d / kKeyPair<C> * kBlockTokens + token) * kKeyPair<C> + d % kKeyPair<C>;
+    return (d / kPair<C> * kBlockTokens + token) * kPair<C> + d % kPair<C>;
 }
 
 // Where in its block of values.
 template <class C>
 TV_INLINE int64_t value_place(int64_t d, int64_t token, int64_t head_dim) {
-    return (token / kValuePair<C> * head_dim + d) * kValuePair<C> + token % kValuePair<C>;
+    return (token / kPair<C> * head_dim + d) * kPair<C> + token % kPair<C>;
 }
 
 // The largest size of n numbers; not finite where one is not: as bits, infinity and NaN are larger than all numbers.

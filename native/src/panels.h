@@ -1,55 +1,12 @@
-// How weights lie in panels, 32 outputs of every input, and how a chain runs through them: what stands for x beside
-// each format, and the step that adds it to sums. The bytes lie as trivet/operators/panels.py says.
+// How weights lie in panels, 32 outputs of every input, and by which chains they are multiplied. The bytes lie as
+// trivet/operators/panels.py says.
 #pragma once
 
-#include "block.h"
-#include "target.h"
+#include "chains.h"
 
 namespace tv::TV_TARGET {
 
 constexpr int kPanelColumns = kPanelOutputs / kLanes;  // vectors across a panel
-
-// A chain over float32 weights: x as it is, input after input.
-struct Singles {
-    using Element = float;  // of x in a block
-    using Factor = Vec;
-    static constexpr bool kFlushes = false;
-    static constexpr int64_t kInputs = 1;  // of an element
-    static constexpr int64_t kTurn = 1;    // elements that are taken together
-
-    TV_INLINE static Factor factor(Element x) { return broadcast(x); }
-    TV_INLINE static Vec add(Factor weight, Factor x, Vec sum) { return fma(weight, x, sum); }
-    TV_INLINE static void take(Element* to, const Block& x) { store_block(to, x); }
-};
-
-// A chain over bfloat16 or int8 weights: x rounded to bfloat16, two inputs at a time, the second before the first.
-#if defined(TV_TARGET_AVX512BF16)
-struct Pairs {
-    using Element = uint32_t;
-    using Factor = Words;
-    static constexpr bool kFlushes = true;
-    static constexpr int64_t kInputs = 2;
-    static constexpr int64_t kTurn = 1;
-
-    TV_INLINE static Factor factor(Element x) { return broadcast_words(x); }
-    TV_INLINE static Vec add(Factor weight, Factor x, Vec sum) { return dot_words(weight, x, sum); }
-    TV_INLINE static void take(Element* to, const Block& x) { store_rounded(to, x.part[0]); }
-};
-#else
-struct Pairs {
-    using Element = float;
-    using Factor = Vec;
-    static constexpr bool kFlushes = true;
-    static constexpr int64_t kInputs = 1;
-    static constexpr int64_t kTurn = 2;
-
-    TV_INLINE static Factor factor(Element x) { return broadcast(x); }
-    TV_INLINE static Vec add(Factor weight, Factor x, Vec sum) { return fma(weight, x, sum); }
-    TV_INLINE static void take(Element* to, const Block& x) {
-        TV_UNROLL for (int i = 0; i < kParts; ++i) store_rounded(to + i * kLanes, x.part[i]);
-    }
-};
-#endif
 
 // The formats. Each is a source of factors for a run of inputs: load(turn, i, column) is of the i-th element of a turn,
 // outputs `column` · lanes onward. Inputs are padded to whole turns. From kFetchRows rows on it
@@ -86,20 +43,13 @@ struct HalfPanel {
     // `input` is even.
     TV_INLINE HalfPanel(const char* panel, int64_t input) : turns(panel + input / 2 * kTurnBytes) {}
     TV_INLINE Chain::Factor load(int64_t turn, int i, int column) const {
-        return factor_of(load_words(turns + turn * kTurnBytes + column * kLanes * 4), i);
+        return Chain::factor_of(load_words(turns + turn * kTurnBytes + column * kLanes * 4), i);
     }
     static float at(const char* panel, int64_t k, int64_t lane) {
         BFloat16 half;
         __builtin_memcpy(&half, panel + k / 2 * kTurnBytes + lane * 4 + k % 2 * 2, sizeof half);
         return bits_as<float>(static_cast<uint32_t>(half) << 16);
     }
-
-    // What element i of a turn is multiplied with, from the words of the turn.
-#if defined(TV_TARGET_AVX512BF16)
-    TV_INLINE static Words factor_of(Words words, int) { return words; }
-#else
-    TV_INLINE static Vec factor_of(Words words, int i) { return i == 0 ? low_halves(words) : high_halves(words); }
-#endif
 };
 
 // Groups of inputs: the scales of 32 outputs in bfloat16, then 32 integers for each input. What load() gives is not

@@ -78,11 +78,8 @@ struct Batch {
         const auto [slot, first] = block(sizes, sequence, position, head, is_value);
         const int64_t token = position % 16;
         const int64_t elements = first + 16 * sizes.scale_elements();
-        if (is_value) {
-            const int64_t tokens = sizes.dtype == DType::int8 ? 2 : 1;  // side by side
-            return {slot, elements + (token / tokens * sizes.head_dim + d) * tokens + token % tokens};
-        }
         const int64_t pair = sizes.dtype == DType::float32 ? 1 : 2;
+        if (is_value) return {slot, elements + (token / pair * sizes.head_dim + d) * pair + token % pair};
         return {slot, elements + (d / pair * 16 + token) * pair + d % pair};
     }
 };

@@ -26,7 +26,7 @@ def weights() -> Path:
 
 @cache
 def recorded() -> dict[str, Array]:
-    """Prompts, greedy tokens, their margins and prompt log probabilities in float32 of the same bfloat16 weights; the
-    latter in bfloat16 too, as transformers 5.24 with PyTorch 2.13 has them on a CPU."""
+    """Prompts, greedy tokens and their margins in float32 of the same bfloat16 weights; the tokens of a text, and their
+    log probabilities in float32 and in bfloat16. As transformers 5.24 with PyTorch 2.13 has them on a CPU."""
     with np.load(REFERENCE) as arrays:
         return dict(arrays)

@@ -30,22 +30,21 @@ def test_greedy_tokens_are_the_recorded_ones_up_to_the_first_narrow_margin(model
     assert num_certain > 0
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_log_probabilities_of_a_prompt_are_half_as_wrong_as_those_of_the_published_code_in_bfloat16(
-    model: LoadedModel, number: int
+def test_log_probabilities_of_a_text_are_half_as_wrong_as_those_of_the_published_code_in_bfloat16(
+    model: LoadedModel,
 ) -> None:
-    wanted, rounded = (recorded()[f"prompt_logprobs_{dtype}_{number}"] for dtype in ("fp32", "bf16"))
+    wanted, rounded = (recorded()[f"text_logprobs_{dtype}"] for dtype in ("fp32", "bf16"))
+    tokens = recorded()["text"]
 
-    assert np.abs(prompt_logprobs(model, number) - wanted).mean() < 0.5 * np.abs(rounded - wanted).mean()
+    assert np.abs(logprobs(model, tokens) - wanted).mean() < 0.5 * np.abs(rounded - wanted).mean()
 
 
-def prompt_logprobs(model: LoadedModel, number: int) -> np.ndarray:
-    """The log probability of each token of a prompt but its first."""
-    tokens = recorded()[f"prompt{number}"].astype(np.int32)
+def logprobs(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:
+    """The log probability of each token but the first."""
     logits = all_logits(model, tokens).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
-    logprobs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return logprobs[np.arange(len(tokens) - 1), tokens[1:]]
+    of_all = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return of_all[np.arange(len(tokens) - 1), tokens[1:]]
 
 
 def all_logits(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:

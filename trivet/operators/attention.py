@@ -271,8 +271,9 @@ register(
             4e-6,
             4e-6,
             "float32 scores, exp to 2e-7, sums over ≤ 521 positions in tiles of 64 and spans of 512; beside a cache in "
-            "int8, queries and weights may be rounded to 16 bits, relative to the largest of 64",
-            beside_int8=1e-3,
+            "bfloat16, queries and weights may be rounded to it, and beside one in int8 to 16 bits, relative to the "
+            "largest of 64",
+            beside={"int8": 1e-3, "bfloat16": 2e-2},
         ),
         flops=_attention_flops,
         fewest_bytes=_attention_bytes,

@@ -95,14 +95,14 @@ class Tolerance:
 
     With bfloat16 rows `HALF` is added to both: each factor and the result are rounded, by 2⁻⁹ of themselves, and a sum
     of rounded products of order one may cancel. What is stored in int8 may be off by `steps` of its group beside that,
-    and what is made of a cache in int8 by `beside_int8`.
+    and what is made of an input in a format that is in `beside` by so much.
     """
 
     absolute: float
     relative: float
     reason: str
     steps: int = 0
-    beside_int8: float = 0.0
+    beside: Mapping[DType, float] = field(default_factory=dict)
 
     HALF: ClassVar[float] = 2.0**-6
 
@@ -110,7 +110,7 @@ class Tolerance:
         """The largest error allowed at each element of `reference`, for activations in that format. Nothing is relative
         to an infinity or a NaN: they are to be met."""
         half = self.HALF if activations == "bfloat16" else 0.0
-        beside = self.beside_int8 if any(spec is not None and spec.dtype == "int8" for spec in call.inputs) else 0.0
+        beside = max((self.beside.get(spec.dtype, 0.0) for spec in call.inputs if spec and spec.dtype), default=0.0)
         size = np.where(np.isfinite(reference), np.abs(reference), 0.0)
         allowed: Array = self.absolute + half + beside + (self.relative + half) * size
         return allowed

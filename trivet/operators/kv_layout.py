@@ -3,12 +3,12 @@
 A slot has, contiguous and in this order, the keys of a stream and its values, both as blocks of 16 tokens:
 
     keys    [num_kv_heads, slot_tokens / 16] blocks of [head_dim / pair, 16 tokens, pair]
-    values  [num_kv_heads, slot_tokens / 16] blocks of [16 tokens, head_dim]; in int8 of [8, head_dim, 2 tokens]
+    values  [num_kv_heads, slot_tokens / 16] blocks of [16 tokens / pair, head_dim, pair]
 
 Keys of 16 tokens lie side by side, so that a query's scores of 16 tokens are one register and each is one chain of
-multiply-adds over head_dim; values are read a token at a time. Both are streamed from front to back. A pair is 1 of
-float32; 2 of bfloat16, which fit a word, and which a shift and a mask turn into floats; 2 of int8, as an instruction
-multiplies and adds two numbers of 16 bits, for values too.
+multiply-adds over head_dim; values are read a pair of tokens at a time. Both are streamed from front to back. A pair is
+1 of float32; 2 of bfloat16, which fit a word, and which one instruction multiplies and adds, or a shift and a mask turn
+into floats; 2 of int8, as an instruction multiplies and adds two numbers of 16 bits.
 
 In int8 a block begins with its scales, [head_dim / 64, 16 tokens] in bfloat16: what is read together lies together.
 A scale is of one token, so that no token's bits depend on which others share its block.
@@ -56,16 +56,14 @@ def _halves_of_int8(logical: Array) -> list[tuple[Array, Array]]:
 def _halves(elements: Array) -> tuple[Array, Array]:
     """Keys and values, [slots, heads, blocks, elements of a block]."""
     keys, values = (_blocks(elements[:, :, half]) for half in (0, 1))
-    if elements.dtype == np.uint8:
-        values = _in_twos(values)
-    return _flat(_across(keys, _pair(elements))), _flat(values)
+    pair = _pair(elements)
+    return _flat(_across(keys, pair)), _flat(_in_pairs(values, pair))
 
 
 def _unpacked(blocks: Array, head_dim: int) -> Array:
-    keys = _along(blocks[:, 0], head_dim, _pair(blocks))
-    values = blocks[:, 1].reshape(*keys.shape)
-    if blocks.dtype == np.uint8:
-        values = blocks[:, 1].reshape(*keys.shape[:-2], -1, head_dim, 2).swapaxes(-2, -1).reshape(*keys.shape)
+    pair = _pair(blocks)
+    keys = _along(blocks[:, 0], head_dim, pair)
+    values = blocks[:, 1].reshape(*keys.shape[:-2], -1, head_dim, pair).swapaxes(-2, -1).reshape(*keys.shape)
     return np.stack([_tokens(keys), _tokens(values)], axis=2)
 
 
@@ -87,10 +85,10 @@ def _across(blocks: Array, pair: int) -> Array:
     return blocks.reshape(*outer, tokens, width // pair, pair).swapaxes(-3, -2)
 
 
-def _in_twos(blocks: Array) -> Array:
-    """[…, 16, width] → […, 8, width, 2]: two tokens side by side."""
+def _in_pairs(blocks: Array, pair: int) -> Array:
+    """[…, 16, width] → […, 16 / pair, width, pair]: tokens side by side."""
     *outer, tokens, width = blocks.shape
-    return blocks.reshape(*outer, tokens // 2, 2, width).swapaxes(-2, -1)
+    return blocks.reshape(*outer, tokens // pair, pair, width).swapaxes(-2, -1)
 
 
 def _along(flat: Array, width: int, pair: int) -> Array:

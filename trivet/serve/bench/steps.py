@@ -77,11 +77,20 @@ def needs_per_token(plan: BoundPlan, steps: Sequence[Batch]) -> dict[Limit, floa
     return needs
 
 
+# Formats of an operator's second input beside which the first is rounded to bfloat16.
+_WITH_HALVES = {
+    "linear": ("bfloat16", "int8"),
+    "grouped_linear": ("bfloat16", "int8"),
+    "attention": ("bfloat16",),
+}
+
+
 def operations(plan: BoundPlan, nodes: Iterable[Node], step: Batch) -> dict[Limit, float]:
-    """Those of some nodes by the limit they meet: weights in bfloat16 or int8 are multiplied with bfloat16."""
+    """Those of some nodes by the limit they meet: weights in bfloat16 or int8, and caches in bfloat16, are multiplied
+    with bfloat16."""
     counts: dict[Limit, float] = {"multiply-add": 0.0, "bfloat16 multiply-add": 0.0}
     for node in nodes:
-        is_product = node.operator in ("linear", "grouped_linear")
-        is_half = is_product and plan.graph.values[str(node.inputs[1])].dtype != "float32"
+        formats = _WITH_HALVES.get(node.operator, ())
+        is_half = bool(formats) and plan.graph.values[str(node.inputs[1])].dtype in formats
         counts["bfloat16 multiply-add" if is_half else "multiply-add"] += node_flops(plan.graph, node, step)
     return counts
