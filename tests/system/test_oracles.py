@@ -90,8 +90,11 @@ def test_the_plan_agrees_with_the_graph_run_through_the_references(family: str, 
     batch = step([recorded(family)["prompt"], recorded(family)["prompt"][:5]], [0, 0])
     wanted = reference_plan(family, dtype).run(batch)
 
-    # A cache entry that falls on the other side of a bfloat16 rounding moves a logit by more than float32 errors do.
-    assert np.abs(cpu_plan(family, dtype).run(batch) - wanted).max() < (1e-4 if dtype == "float32" else 0.05)
+    errors = np.abs(cpu_plan(family, dtype).run(batch) - wanted)
+
+    # What falls on the other side of a bfloat16 rounding, rarely, moves a logit by more than float32 errors do.
+    assert errors.max() < (1e-4 if dtype == "float32" else 0.1)
+    assert errors.mean() < (1e-5 if dtype == "float32" else 0.01)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -16,7 +16,7 @@ CERTAIN = 0.05  # a smaller margin between the first two logits may go either wa
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return load(weights(), max_context=512, max_sequences=8)
+    return load(weights(), max_context=1024, max_sequences=8)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trivet import _native
-from trivet.base.dtypes import Array, DType, cast
+from trivet.base.dtypes import Array, DType, cast, rounded
 from trivet.operators.panels import pack_panels
 
 TARGETS = _native.targets()
@@ -51,7 +51,7 @@ def test_linear_agrees_with_numpy_and_its_bits_are_the_same_on_every_target_alon
     weight = cast(rng.standard_normal((num_outputs, num_inputs), np.float32), "float32", dtype)
     bias = rng.standard_normal(num_outputs, np.float32) if has_bias else None
     panels = pack_panels(weight)
-    multiplied = x if dtype == "float32" else cast(cast(x, "float32", "bfloat16"), "bfloat16", "float32")
+    multiplied = x if dtype == "float32" else rounded(x, "bfloat16")
     expected = multiplied.astype(np.float64) @ cast(weight, dtype, "float32").astype(np.float64).T
     if bias is not None:
         expected += bias

@@ -80,6 +80,12 @@ def cast(array: Array, source: DType, target: DType) -> Array:
     return wide.astype(storage(target))
 
 
+def rounded(values: Array, dtype: DType) -> Array:
+    """What `dtype` holds of float32 or float64 values, in their own format."""
+    result: Array = cast(cast(values.astype(np.float32), "float32", dtype), dtype, "float32").astype(values.dtype)
+    return result
+
+
 def _from_int8(rows: Array) -> Array:
     values: Array = integers_and_scales(rows)[0].astype(np.float32) * steps(rows)
     return values

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType, row_bytes
+from trivet.base.dtypes import Array, DType, rounded, row_bytes
 from trivet.base.errors import GraphError
 from trivet.operators.contract import (
     FLOATS,
@@ -36,6 +36,7 @@ _BATCH = (
     Argument("starts", ("sequence_starts",), ("int32",)),
     Argument("slots", ("sequences", "max_slots"), ("int32",)),
 )
+TILE_TOKENS, SPAN_TOKENS = 64, 512  # kTileTokens and kSpanTokens of native/src
 _FORMATS: tuple[DType, ...] = (*FLOATS, "int8")  # the formats that keys and values are kept in
 _AXES = ("num_slots", "slot_tokens", "kv", "kv_heads", "head_dim")
 CACHE = Argument("cache", _AXES, _FORMATS, layouts=("rows", "kv", "blocks"))
@@ -66,17 +67,31 @@ def _attention(call: Call, inputs: Sequence[Array | None]) -> list[Array]:
     q, cache, positions, starts, slots = inputs
     assert q is not None and cache is not None and positions is not None and starts is not None and slots is not None
     slot_tokens, kv_heads, head_dim = cache.shape[1], cache.shape[3], cache.shape[4]
+    is_half = _cache(call).dtype == "bfloat16"
+    scaled = rounded(q * call.number("scale"), "bfloat16") if is_half else q * call.number("scale")
     out = np.zeros_like(q)
     for i in range(len(starts) - 1):
         for token in range(starts[i], starts[i + 1]):
             past = np.arange(positions[token] + 1)
             context = cache[slots[i, past // slot_tokens], past % slot_tokens]  # [context, 2, kv_heads, head_dim]
-            queries = q[token].reshape(kv_heads, -1, head_dim)
-            scores = np.einsum("hgd,chd->hgc", queries, context[:, 0]) * call.number("scale")
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            weights /= weights.sum(axis=-1, keepdims=True)
-            out[token] = np.einsum("hgc,chd->hgd", weights, context[:, 1]).reshape(-1)
+            scores = np.einsum("hgd,chd->hgc", scaled[token].reshape(kv_heads, -1, head_dim), context[:, 0])
+            most = scores.max(axis=-1, keepdims=True)
+            weights = np.exp(scores - most)
+            shares = _rounded_weights(scores, most) if is_half else weights
+            shares = shares / weights.sum(axis=-1, keepdims=True)
+            out[token] = np.einsum("hgc,chd->hgd", shares, context[:, 1]).reshape(-1)
     return [out]
+
+
+def _rounded_weights(scores: Array, most: Array) -> Array:
+    """exp(scores - most) of positions from 0 on, as values in bfloat16 meet them: rounded relative to the largest score
+    of a span up to the end of a position's tile."""
+    shares = np.empty_like(scores)
+    for begin in range(0, scores.shape[-1], TILE_TOKENS):
+        span, tile = slice(begin - begin % SPAN_TOKENS, begin + TILE_TOKENS), slice(begin, begin + TILE_TOKENS)
+        running = scores[..., span].max(axis=-1, keepdims=True)
+        shares[..., tile] = rounded(np.exp(scores[..., tile] - running), "bfloat16") * np.exp(running - most)
+    return shares
 
 
 # (num_heads, num_kv_heads, head_dim, slot_tokens, [(positions in the cache, new tokens)])
@@ -260,7 +275,9 @@ register(
 register(
     Operator(
         name="attention",
-        summary="softmax(q · keysᵀ · scale) · values over the positions up to the token's own; heads share kv heads",
+        summary="softmax(q · keysᵀ · scale) · values over the positions up to the token's own; heads share kv heads."
+        " Beside a cache in bfloat16 q · scale is rounded to it, and so are the weights of a tile of 64 positions,"
+        " relative to the largest score of its span of 512 so far",
         inputs=(Argument("q", ("tokens", "q_width")), CACHE, *_BATCH),
         outputs=(Argument("y", ("tokens", "q_width")),),
         attributes=("scale",),
@@ -271,8 +288,8 @@ register(
             4e-6,
             4e-6,
             "float32 scores, exp to 2e-7, sums over ≤ 521 positions in tiles of 64 and spans of 512; beside a cache in "
-            "bfloat16, queries and weights may be rounded to it, and beside one in int8 to 16 bits, relative to the "
-            "largest of 64",
+            "bfloat16, queries and weights may be rounded to it or not, and beside one in int8 to 16 bits, relative to "
+            "the largest of 64",
             beside={"int8": 1e-3, "bfloat16": 2e-2},
         ),
         flops=_attention_flops,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trivet.base.dtypes import Array, DType, cast
+from trivet.base.dtypes import Array, DType, rounded
 from trivet.operators.contract import WEIGHTS, Argument, Axis, Call, Operator, Sample, Tolerance, register, resolve
 from trivet.operators.cpu import implement_kernel
 from trivet.operators.panels import refuse_rows
@@ -28,7 +28,7 @@ def as_multiplied(call: Call, x: Array) -> Array:
     assert weight is not None
     if weight.dtype not in ("bfloat16", "int8"):
         return x
-    return cast(cast(x.astype(np.float32), "float32", "bfloat16"), "bfloat16", "float32").astype(np.float64)
+    return rounded(x, "bfloat16")
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:

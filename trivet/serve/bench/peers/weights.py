@@ -17,7 +17,7 @@ from typing import Any, Literal
 import gguf
 import numpy as np
 
-from trivet.base.dtypes import Array, cast
+from trivet.base.dtypes import Array, cast, rounded
 from trivet.base.errors import TrivetError
 from trivet.framework.model.checkpoints.checkpoint import Checkpoint
 from trivet.framework.model.checkpoints.readers import open_checkpoint
@@ -108,7 +108,7 @@ def _write_gguf(source: Path, name: str, path: Path) -> None:
     for tensor in reader.tensors:
         # Norms, vectors, stay as they are: every engine keeps them in float32.
         wanted = matrices if len(tensor.shape) > 1 else gguf.GGMLQuantizationType.F32
-        values = _to_bfloat16(gguf.dequantize(tensor.data, tensor.tensor_type))
+        values = rounded(gguf.dequantize(tensor.data, tensor.tensor_type), "bfloat16")
         _add(writer, tensor.name, values, wanted)
     _finish(writer)
 
@@ -131,7 +131,7 @@ def _write_random(source: Path, path: Path) -> None:
         *(f"blk.{i}.{each}_norm" for i in range(_SHAPE_1B["block_count"]) for each in ("attn", "ffn")),
     ]
     for name, shape in matrices.items():
-        values = _to_bfloat16(rng.standard_normal(shape, np.float32) * np.float32(_DEVIATION))
+        values = rounded(rng.standard_normal(shape, np.float32) * np.float32(_DEVIATION), "bfloat16")
         _add(writer, f"{name}.weight", values, gguf.GGMLQuantizationType.BF16)
     for name in norms:
         _add(writer, f"{name}.weight", np.ones(hidden, np.float32), gguf.GGMLQuantizationType.F32)
@@ -163,11 +163,6 @@ def _finish(writer: gguf.GGUFWriter) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _to_bfloat16(values: Array) -> Array:
-    """Rounded to bfloat16, as float32."""
-    return cast(cast(values, "float32", "bfloat16"), "bfloat16", "float32")
 
 
 def _write_folder(checkpoint: Checkpoint, folder: Path) -> None:
