@@ -6,7 +6,9 @@ import csv
 import sys
 import textwrap
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +106,26 @@ def test_peers_are_asked_for_an_answer_of_whole_characters(monkeypatch: pytest.M
     assert asked[0] % 2 == 1, "the first prompt is one that this peer cannot answer"
 
     (ratio,) = measured(monkeypatch, fails, [], engine(0.5, is_text=odd_is_broken))
+
+    assert f"same {CHECK_TOKENS} greedy tokens" == ratio.agreed
+
+
+def test_a_peer_that_cannot_tell_its_own_answer_is_asked_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Picky:
+        name, about = "picky", {"version": "1.0"}
+
+        def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+            if question["kind"] == "greedy" and question["prompts"][0][0] % 2:
+                raise TrivetError("incomplete UTF-8")
+            return {"tokens": list(range(CHECK_TOKENS)), "seconds": 1.5}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(comparing, "ours", lambda bits, place: child("trivet", engine(0.5)))
+    place = Place(Weights("none", Path()), Path(), 1, None, None, print)
+    peers = [Peer("picky", 16, lambda name, place: Picky())]
+    (ratio,) = compare(peers, place, vocab_size=1000, pairs=1, questions=[QUESTION], tell=print)
 
     assert f"same {CHECK_TOKENS} greedy tokens" == ratio.agreed
 

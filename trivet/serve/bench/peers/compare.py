@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trivet.base.errors import TrivetError
+from trivet.serve.bench.peers.child import Answer
 from trivet.serve.bench.peers.engines import Engine, Peer, Place, ours
 from trivet.serve.bench.peers.questions import CHECK_TOKENS, CLEAR_MARGIN, QUESTIONS, Question
 
@@ -120,15 +121,26 @@ def _prompts(question: Question, vocab_size: int) -> list[list[int]]:
 
 def _agreement(own: Engine, theirs: Engine, vocab_size: int) -> str:
     """Raises TrivetError where the peer parts from our answer although it was clear."""
-    for prompt in _prompts(Question("decode", _GREEDY_PROMPT, _GREEDY_PROMPTS), vocab_size):
-        asked = {"kind": "greedy", "new": CHECK_TOKENS, "prompts": [prompt]}
-        wanted = own.ask(asked)
-        if wanted["is_text"]:  # some servers put a token's text beside its id, and fail where it is part of a character
-            break
-    found = theirs.ask(asked)
+    wanted, found = _answers(own, theirs, vocab_size)
     for i, (token, margin) in enumerate(zip(wanted["tokens"], wanted["margins"], strict=True)):
         if i >= len(found["tokens"]) or found["tokens"][i] != token:
             if margin > CLEAR_MARGIN:
                 raise TrivetError(f"{theirs.name} answers otherwise at token {i}, which was clear by {margin:.2f}")
             return f"same {i} greedy tokens, then one that {margin:.2f} decides"
     return f"same {CHECK_TOKENS} greedy tokens"
+
+
+def _answers(own: Engine, theirs: Engine, vocab_size: int) -> tuple[Answer, Answer]:
+    """Of both to the first prompt that they can tell the answer to: some servers put a token's text beside its id, and
+    fail where it is part of a character. Raises the last failure where there is no such prompt."""
+    failure = TrivetError(f"none of {_GREEDY_PROMPTS} prompts has an answer of whole characters")
+    for prompt in _prompts(Question("decode", _GREEDY_PROMPT, _GREEDY_PROMPTS), vocab_size):
+        asked = {"kind": "greedy", "new": CHECK_TOKENS, "prompts": [prompt]}
+        wanted = own.ask(asked)
+        if not wanted["is_text"]:
+            continue
+        try:
+            return wanted, theirs.ask(asked)
+        except TrivetError as error:
+            failure = error
+    raise failure
