@@ -9,4 +9,4 @@ RESULTS = Path(__file__).parent / "results" / "decode.csv"
 
 if __name__ == "__main__":
     RESULTS.parent.mkdir(exist_ok=True)
-    main(["bench", "--only", "decode", "--csv", str(RESULTS), *sys.argv[1:]])
+    main(["bench", "decode", "--csv", str(RESULTS), *sys.argv[1:]])

@@ -9,4 +9,4 @@ RESULTS = Path(__file__).parent / "results" / "kernels.csv"
 
 if __name__ == "__main__":
     RESULTS.parent.mkdir(exist_ok=True)
-    main(["bench", "--only", "kernels", "--csv", str(RESULTS), *sys.argv[1:]])
+    main(["bench", "kernels", "--csv", str(RESULTS), *sys.argv[1:]])

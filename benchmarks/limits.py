@@ -9,4 +9,4 @@ RESULTS = Path(__file__).parent / "results" / "limits.csv"
 
 if __name__ == "__main__":
     RESULTS.parent.mkdir(exist_ok=True)
-    main(["bench", "--only", "limits", "--csv", str(RESULTS), *sys.argv[1:]])
+    main(["bench", "limits", "--csv", str(RESULTS), *sys.argv[1:]])

@@ -9,4 +9,4 @@ RESULTS = Path(__file__).parent / "results" / "load.csv"
 
 if __name__ == "__main__":
     RESULTS.parent.mkdir(exist_ok=True)
-    main(["bench", "--only", "load", "--csv", str(RESULTS), *sys.argv[1:]])
+    main(["bench", "load", "--csv", str(RESULTS), *sys.argv[1:]])

@@ -9,4 +9,4 @@ RESULTS = Path(__file__).parent / "results" / "prefill.csv"
 
 if __name__ == "__main__":
     RESULTS.parent.mkdir(exist_ok=True)
-    main(["bench", "--only", "prefill", "--csv", str(RESULTS), *sys.argv[1:]])
+    main(["bench", "prefill", "--csv", str(RESULTS), *sys.argv[1:]])

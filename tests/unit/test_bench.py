@@ -305,7 +305,7 @@ def test_a_commit_is_that_of_the_checkout_that_has_the_package(tmp_path):
 
 def test_bench_prints_the_rows_of_a_model_and_appends_them(tmp_path):
     file = tmp_path / "rows.csv"
-    arguments = [str(FIXTURES / "llama"), "--only", "load", "--only", "decode", "--json", "--csv", str(file)]
+    arguments = ["load", "decode", str(FIXTURES / "llama"), "--json", "--csv", str(file)]
     result = CliRunner().invoke(bench, arguments, env={"TRIVET_CACHE": str(tmp_path)})
     rows = json.loads(result.stdout)
 
@@ -322,11 +322,18 @@ def test_bench_prints_the_rows_of_a_model_and_appends_them(tmp_path):
 
 
 def test_the_limits_need_no_model(tmp_path):
-    result = CliRunner().invoke(bench, ["--only", "limits"], env={"TRIVET_CACHE": str(tmp_path)})
+    result = CliRunner().invoke(bench, ["limits"], env={"TRIVET_CACHE": str(tmp_path)})
 
     assert 0 == result.exit_code, result.output
     assert 2 == result.stdout.count("GB/s")
     assert 4 == result.stdout.count("GFLOP/s")
+
+
+def test_a_model_comes_once_and_last() -> None:
+    result = CliRunner().invoke(bench, ["decode", "model", "limits"])
+
+    assert 2 == result.exit_code
+    assert "one MODEL at most, after the questions: 'model limits' is 2 words" in result.output
 
 
 def test_every_kernel_of_a_step_is_held_against_what_its_contract_asks_for():
@@ -348,4 +355,4 @@ def test_every_question_has_a_benchmark_that_asks_it():
     folder = Path(__file__).parents[2] / "benchmarks"
 
     for question in ("decode", "kernels", "limits", "load", "prefill"):
-        assert f'"--only", "{question}"' in (folder / f"{question}.py").read_text()
+        assert f'"bench", "{question}"' in (folder / f"{question}.py").read_text()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
 
 
 @click.command()
-@click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--only", type=click.Choice(QUESTIONS), multiple=True, help="Ask this question alone; may be repeated")
+@click.argument("words", nargs=-1, metavar=f"[{'|'.join(QUESTIONS)}]... [MODEL]")
 @click.option("--repeats", type=click.IntRange(5), default=5, show_default=True, help="Samples of each figure")
 @click.option("--dtype", type=DTYPE, help="Format of weights and KV cache  [default: bfloat16]")
 @click.option("--weights", type=WEIGHTS, help="Keep the matrices in 8 bits  [default: as --dtype]")
@@ -26,13 +27,14 @@ if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON")
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Append the rows to this file")
 def bench(
-    model: Path | None, only: tuple[Question, ...], repeats: int, dtype: DType | None,
-    weights: MatrixFormat | None, threads: int | None, as_json: bool, csv_file: Path | None,
+    words: tuple[str, ...], repeats: int, dtype: DType | None, weights: MatrixFormat | None, threads: int | None,
+    as_json: bool, csv_file: Path | None,
 ) -> None:  # fmt: skip
-    """Measure decode, prefill and load to first token of MODEL, each beside the limit of this machine.
+    """Measure decode, prefill, kernels and load to first token of MODEL, each beside the limit of this machine.
 
-    MODEL is what `trivet up` takes; without one, the demo's. A figure is the median of its repeats, with the least
-    and the greatest. The limits are measured first and again last: where the two differ, the machine was not quiet.
+    All questions, or those that are named. MODEL is what `trivet up` takes; without one, the demo's. A figure is the
+    median of its repeats, with the least and the greatest. The limits are measured first and again last: where the two
+    differ, the machine was not quiet.
 
     `trivet bench lanes`, `trivet bench compare` and `trivet bench storage` measure other things.
     """
@@ -45,7 +47,7 @@ def bench(
     from trivet.serve.bench.table import table
 
     settings = read_settings()
-    questions: tuple[Question, ...] = only or QUESTIONS
+    questions, model = _told(words)
     if csv_file is not None:
         check_csv(csv_file)
     if set(questions) == {"limits"}:
@@ -62,3 +64,14 @@ def bench(
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))
     else:
         click.echo(table(rows))
+
+
+def _told(words: Sequence[str]) -> tuple[tuple[Question, ...], Path | None]:
+    """The questions that come first, all where none does, and the model behind them. One that is called like a question
+    is ./limits."""
+    questions = tuple(question for word in takewhile(QUESTIONS.__contains__, words) for question in QUESTIONS
+                      if question == word)  # fmt: skip
+    rest = words[len(questions) :]
+    if len(rest) > 1:
+        raise click.UsageError(f"one MODEL at most, after the questions: {' '.join(rest)!r} is {len(rest)} words")
+    return questions or QUESTIONS, Path(rest[0]) if rest else None
