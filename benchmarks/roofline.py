@@ -3,9 +3,9 @@
     python benchmarks/roofline.py [MODEL] [--weights int8 --weights bf16]
 
 The matrices of a step by the number of its rows, and attention by its context, each as operations for a byte and
-operations a second. Bytes are the fewest that the contracts allow. The roofs are memory, and multiply-adds: of float32
-in attention, with bfloat16 in matrices. They are measured before and after each point, since on many machines memory
-has neighbours and moves from minute to minute. Rows go to results/roofline.csv, and the picture of this run to
+operations a second. Bytes are the fewest that the contracts allow. The roofs are memory, and multiply-adds with bfloat16.
+They are measured before and after each point, since on many machines memory has neighbours and moves from minute to
+minute. Rows go to results/roofline.csv, and the picture of this run to
 results/roofline.svg: each point at its share of its own roof.
 """
 
@@ -63,8 +63,8 @@ def roofline(model: Path | None, formats: tuple[str, ...], repeats: int, threads
         before = _limits(device.cpus, target)
         for point in _points(loaded.plan, repeats):
             after = _limits(device.cpus, target)
-            bandwidth, singles, halves = (sum(both) / 2 for both in zip(before, after, strict=True))
-            before, peak = after, singles if _is_single(point) else halves
+            bandwidth, peak = (sum(both) / 2 for both in zip(before, after, strict=True))
+            before = after
             intensity, speed = point["flops"] / point["bytes"], point["flops"] / point["seconds"]
             row = {**point, "read_bandwidth": bandwidth, "peak": peak,
                    "share": speed / min(peak, bandwidth * intensity), "repeats": repeats}  # fmt: skip
@@ -77,16 +77,8 @@ def roofline(model: Path | None, formats: tuple[str, ...], repeats: int, threads
     (RESULTS / "roofline.svg").write_text(_drawing(rows))
 
 
-def _limits(cpus: Sequence[int], target: str) -> tuple[float, float, float]:
-    singles, halves = (
-        median(multiply_add_peak(Team(list(cpus)), target, dtype, 3)) for dtype in ("float32", "bfloat16")
-    )
-    return median(memory_speeds(cpus, 3)), singles, halves
-
-
-def _is_single(point: dict[str, Any]) -> bool:
-    """Is it float32 that is multiplied, and not bfloat16?"""
-    return bool(point["part"].startswith("attention"))
+def _limits(cpus: Sequence[int], target: str) -> tuple[float, float]:
+    return median(memory_speeds(cpus, 3)), median(multiply_add_peak(Team(list(cpus)), target, "bfloat16", 3))
 
 
 def _points(plan: BoundPlan, repeats: int) -> Iterator[dict[str, Any]]:
@@ -130,11 +122,9 @@ def _drawing(rows: Sequence[dict[str, Any]]) -> str:
     """Both axes by powers of two: the slope is memory, the ceiling multiply-adds. Hollow marks are int8."""
     intensities = [row["flops"] / row["bytes"] for row in rows]
     bandwidth = median(row["read_bandwidth"] for row in rows) / 1e9
-    peaks = {is_single: median(row["peak"] for row in rows if _is_single(row) == is_single) / 1e9
-             for is_single in (False, True)}  # fmt: skip
-    speeds = [row["share"] * min(peaks[_is_single(row)], bandwidth * at)
-              for row, at in zip(rows, intensities, strict=True)]  # fmt: skip
-    columns, lines = powers(intensities), powers([*speeds, *peaks.values()])
+    peak = median(row["peak"] for row in rows) / 1e9
+    speeds = [row["share"] * min(peak, bandwidth * at) for row, at in zip(rows, intensities, strict=True)]
+    columns, lines = powers(intensities), powers([*speeds, peak])
     panel = Panel(0, _WIDTH, _HEIGHT, _MARGIN, (columns[0], columns[-1]), (lines[0], lines[-1]))
     start = max(columns[0], lines[0] / bandwidth)
     foot = panel.at(start, start * bandwidth)
@@ -145,11 +135,9 @@ def _drawing(rows: Sequence[dict[str, Any]]) -> str:
         text((8, 24), "GFLOP/s; filled: bf16, hollow: int8"),
         text((foot[0] + 8, foot[1] - 28), f"{bandwidth:.0f} GB/s"),
     ]
-    for is_single, peak in peaks.items():
-        corner = panel.at(peak / bandwidth, peak)
-        shapes.append(line([foot, corner, panel.at(columns[-1], peak)], width=2))
-        name = "float32" if is_single else "bfloat16"
-        shapes.append(text((corner[0] + 8, corner[1] - 8), f"{peak:.0f} GFLOP/s, {name}"))
+    corner = panel.at(peak / bandwidth, peak)
+    shapes.append(line([foot, corner, panel.at(columns[-1], peak)], width=2))
+    shapes.append(text((corner[0] + 8, corner[1] - 8), f"{peak:.0f} GFLOP/s, bfloat16"))
     shapes += [_point(row, panel.at(at, speed)) for row, at, speed in points]
     for i, (name, colour) in enumerate(_COLOURS.items()):
         shapes.append(text((_WIDTH - _MARGIN - 130, _HEIGHT - _MARGIN - 70 + 16 * i), name, colour=colour))
