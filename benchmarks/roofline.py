@@ -3,10 +3,10 @@
     python benchmarks/roofline.py [MODEL] [--weights int8 --weights bf16]
 
 The matrices of a step by the number of its rows, and attention by its context, each as operations for a byte and
-operations a second. Bytes are the fewest that the contracts allow. The roofs are memory, and multiply-adds with bfloat16.
-They are measured before and after each point, since on many machines memory has neighbours and moves from minute to
-minute. Rows go to results/roofline.csv, and the picture of this run to
-results/roofline.svg: each point at its share of its own roof.
+operations a second. Bytes are the fewest that the contracts allow. The roofs are memory, and multiply-adds with
+bfloat16. They are measured before and after each point, since on many machines memory has neighbours and moves from
+minute to minute. Rows go to results/roofline.csv, and the picture of this run to results/roofline.svg: each point at
+its share of its own roof.
 """
 
 from __future__ import annotations
