@@ -14,7 +14,6 @@ constexpr int kPanelColumns = kPanelOutputs / kLanes;  // vectors across a panel
 struct FloatPanel {
     using Chain = Singles;
     static constexpr bool kIsScaled = false;
-    static constexpr int64_t kRun = INT64_MAX;
     static constexpr int64_t kTurnBytes = kPanelOutputs * 4;
     static constexpr int kFetchRows = 2;
     static constexpr bool kIsOneLoad = false;
@@ -33,7 +32,6 @@ struct FloatPanel {
 struct HalfPanel {
     using Chain = Pairs;
     static constexpr bool kIsScaled = false;
-    static constexpr int64_t kRun = INT64_MAX;
     static constexpr int64_t kTurnBytes = kPanelOutputs * 4;
     static constexpr int kFetchRows = Chain::kInputs == 2 ? 5 : 2;
     static constexpr bool kIsOneLoad = true;  // all elements of a turn
