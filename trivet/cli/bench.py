@@ -69,8 +69,7 @@ def bench(
 def _told(words: Sequence[str]) -> tuple[tuple[Question, ...], Path | None]:
     """The questions that come first, all where none does, and the model behind them. One that is called like a question
     is ./limits."""
-    questions = tuple(question for word in takewhile(QUESTIONS.__contains__, words) for question in QUESTIONS
-                      if question == word)  # fmt: skip
+    questions = tuple(QUESTIONS[QUESTIONS.index(word)] for word in takewhile(QUESTIONS.__contains__, words))
     rest = words[len(questions) :]
     if len(rest) > 1:
         raise click.UsageError(f"one MODEL at most, after the questions: {' '.join(rest)!r} is {len(rest)} words")
