@@ -169,6 +169,7 @@ def kv_fetch(
                 path, max_sequences=8, max_step_tokens=rest, kv_memory=512 * MIB, max_context=prefix + rest + 8,
                 kv_dir=None if is_ahead else folder,  # only a plan that expects files waits for them layer by layer
             )  # fmt: skip
+            loaded.settle()
             if loaded.tiers is not None:
                 loaded.tiers.close()
             measured = Measured(loaded, folder, prefix, rest, is_by_layer=way == "by layer")

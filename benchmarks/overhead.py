@@ -129,6 +129,7 @@ def overhead(model: str | None, batch: int, repeats: int) -> None:
     """Measure, print the shares, and append the rows to results/overhead.csv."""
     settings = read_settings()
     loaded = load(model or default_model(settings.cache_dir), max_sequences=batch, settings=settings)
+    loaded.settle()
     circumstances = asdict(stamp(loaded.package, read_placement_facts(), loaded.device, loaded.plan.target))
     rows = []
     for way, run in WAYS.items():

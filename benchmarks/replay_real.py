@@ -39,6 +39,7 @@ def replay_real(
     RESULTS.parent.mkdir(exist_ok=True)
     for trace in traces:
         loaded = load(model, max_context=context, kv_memory=kv_memory << 20)
+        loaded.settle()
         arrivals = scaled(read_trace(trace, requests), scale, speedup)
         found = compare(loaded.plan, calibrated(loaded.plan), arrivals)
         loaded.plan.close()

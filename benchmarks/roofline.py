@@ -60,6 +60,7 @@ def roofline(model: Path | None, formats: tuple[str, ...], repeats: int, threads
         taken = {**asdict(stamp(package, facts, device, target)), "weights": name}
         loaded = load(package.path, threads=threads, max_context=_CONTEXTS[-1] + 1, max_sequences=max(_ROWS),
                       max_step_tokens=_STEP_TOKENS, settings=settings)  # fmt: skip
+        loaded.settle()
         before = _limits(device.cpus, target)
         for point in _points(loaded.plan, repeats):
             after = _limits(device.cpus, target)

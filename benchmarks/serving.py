@@ -156,6 +156,7 @@ def _replayed(place: Place, arrivals: list[Arrival]) -> dict[str, Any]:
     """What the scheduler would do with these requests on a clock that a model of this machine moves."""
     loaded = load(place.form("bf16.gguf"), threads=place.threads, max_context=MAX_CONTEXT,
                   max_sequences=MAX_SEQUENCES, max_step_tokens=_STEP_TOKENS, settings=read_settings())  # fmt: skip
+    loaded.settle()
     plan = loaded.plan
     costs = calibrated(plan)
     pool = kv_pool(plan.num_slots, plan.slot_tokens, costs)

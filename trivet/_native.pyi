@@ -161,6 +161,23 @@ def multiply_add_peak(team: Team, target: str | None, weights: str, repeats: int
     """Operations per second of the team, two for each multiply-add, for each repeat: as of products with weights in
     "float32", "bfloat16" or "int8". Sums are float32; what the last two are multiplied with is bfloat16."""
 
+class Mapping:
+    """Files that stand in for memory, where they would be read to; the memory must stay as long as this does."""
+
+    def __init__(self, extents: Sequence[tuple[int, int, int, int]], paths: Sequence[str]) -> None:
+        """An extent is (file descriptor, offset in the file, bytes, address), in order; it is mapped from its page to
+        its last. The memory around is the caller's, in whole huge pages. Raises OSError."""
+    def take_in(self, checked: Sequence[tuple[int, int, int]], node: int | None) -> None:
+        """Begin to move what is mapped into memory of its own, from the NUMA node; `checked` are (address, bytes,
+        XXH3-64), in order."""
+    def wait(self, seconds: float) -> bool:
+        """Whether nothing is being moved, after at most so many seconds without the GIL."""
+    def stop(self) -> None:
+        """What is mapped stays mapped."""
+
+def any_damage() -> tuple[str, int, bool] | None:
+    """(path, offset, whether it was cut, else changed) of a file that a mapping of this process found damaged."""
+
 class Reading:
     """Ranges of open files on their way into memory, by workers of its own; it begins when it is made.
 
@@ -176,6 +193,7 @@ class Reading:
         piece_bytes: int,
         num_workers: int,
         depth: int,
+        is_mapped: bool = False,
     ) -> None:
         """An extent is (file descriptor, offset in the file, bytes, address); a span, whose XXH3-64 is wanted, is
         (extent, bytes from its start, bytes), in order.
@@ -183,7 +201,8 @@ class Reading:
         With `block` above 1 the descriptors are opened with O_DIRECT: both ends of an extent are rounded outwards to
         whole blocks, so up to a block of memory before and after it is written too, and its address must be its offset
         modulo `block`. Each of `num_workers` keeps `depth` reads of `piece_bytes` in an io_uring, or blocks in one
-        where `depth` is 0. Raises ValueError for what cannot be, OSError when there is no io_uring or thread to have.
+        where `depth` is 0. With `is_mapped` the files stand at these addresses (`Mapping`), and their pages are asked
+        for. Raises ValueError for what cannot be, OSError when there is no io_uring or thread to have.
         """
     def wait(self, seconds: float) -> bool:
         """Whether it is over, after at most so many seconds without the GIL."""

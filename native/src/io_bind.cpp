@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "io_facts.h"
+#include "io_mapping.h"
 #include "io_reading.h"
 #include "io_ring.h"
 
@@ -19,15 +20,46 @@ using nb::literals::operator""_a;
 using ExtentTuple = std::tuple<int, int64_t, int64_t, uintptr_t>;
 using SpanTuple = std::tuple<int64_t, int64_t, int64_t>;
 
-static void begin(tv::Reading* self, const std::vector<ExtentTuple>& extents, const std::vector<SpanTuple>& spans,
-                  int64_t block, int64_t piece_bytes, int num_workers, int depth) {
+using CheckedTuple = std::tuple<uintptr_t, int64_t, uint64_t>;
+
+static std::vector<tv::Extent> extents_of(const std::vector<ExtentTuple>& extents) {
     std::vector<tv::Extent> ranges;
     for (const auto& [file, offset, num_bytes, address] : extents) {
         ranges.push_back({file, offset, num_bytes, reinterpret_cast<char*>(address)});
     }
+    return ranges;
+}
+
+static void begin(tv::Reading* self, const std::vector<ExtentTuple>& extents, const std::vector<SpanTuple>& spans,
+                  int64_t block, int64_t piece_bytes, int num_workers, int depth, bool is_mapped) {
     std::vector<tv::Span> hashed;
     for (const auto& [extent, first, num_bytes] : spans) hashed.push_back({extent, first, num_bytes});
-    new (self) tv::Reading(std::move(ranges), std::move(hashed), {block, piece_bytes, num_workers, depth});
+    new (self) tv::Reading(extents_of(extents), std::move(hashed), {block, piece_bytes, num_workers, depth, is_mapped});
+}
+
+static void bind_mapping(nb::module_& module) {
+    nb::class_<tv::Mapping>(module, "Mapping")
+        .def("__init__",
+             [](tv::Mapping* self, const std::vector<ExtentTuple>& extents, std::vector<std::string> paths) {
+                 new (self) tv::Mapping(extents_of(extents), std::move(paths));
+             },
+             "extents"_a, "paths"_a)
+        .def("take_in",
+             [](tv::Mapping& self, const std::vector<CheckedTuple>& checked, std::optional<int> node) {
+                 std::vector<tv::Checked> wanted;
+                 for (const auto& [address, num_bytes, xxh3] : checked) {
+                     wanted.push_back({reinterpret_cast<char*>(address), num_bytes, xxh3});
+                 }
+                 self.take_in(std::move(wanted), node);
+             },
+             "checked"_a, "node"_a.none())
+        .def("wait", &tv::Mapping::wait, "seconds"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("stop", &tv::Mapping::stop, nb::call_guard<nb::gil_scoped_release>());
+    module.def("any_damage", []() -> std::optional<std::tuple<std::string, int64_t, bool>> {
+        const std::optional<tv::Damage> damage = tv::any_damage();
+        if (!damage) return std::nullopt;
+        return std::tuple(damage->path, damage->offset, damage->is_cut);
+    });
 }
 
 class Hash {
@@ -55,7 +87,7 @@ void bind_io(nb::module_& module) {
 
     nb::class_<tv::Reading>(module, "Reading")
         .def("__init__", begin, "extents"_a, "spans"_a, nb::kw_only(), "block"_a, "piece_bytes"_a, "num_workers"_a,
-             "depth"_a)
+             "depth"_a, "is_mapped"_a = false)
         .def("wait", &tv::Reading::wait, "seconds"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("cancel", &tv::Reading::cancel, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("failure",
@@ -75,6 +107,8 @@ void bind_io(nb::module_& module) {
                      })
         .def_prop_ro("bytes_read", &tv::Reading::bytes_read)
         .def_prop_ro("hash_seconds", &tv::Reading::hash_seconds);
+
+    bind_mapping(module);
 
     nb::class_<Hash>(module, "Hash")
         .def(nb::init<>())

@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <stdexcept>
 #include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io_ring.h"
+#include "signals.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // since Linux 5.14
+#endif
 
 namespace tv {
 
@@ -46,25 +52,21 @@ Reading::Reading(std::vector<Extent> extents, std::vector<Span> spans, const Rea
         rings_.push_back(std::make_unique<Ring>(options_.depth));
     }
     num_working_ = options_.num_workers;
-    // Signals are for the threads of the program.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     try {
         for (int i = 0; i < options_.num_workers; ++i) workers_.emplace_back([this, i] { work(i); });
     } catch (...) {
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
         cancel();
         throw;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Reading::~Reading() { cancel(); }
 
 void Reading::check() const {
     if (options_.block < 1 || options_.piece_bytes < 1 || options_.piece_bytes % options_.block != 0 ||
-        options_.piece_bytes > (1 << 30) || options_.num_workers < 1 || options_.depth < 0) {
+        options_.piece_bytes > (1 << 30) || options_.num_workers < 1 || options_.depth < 0 ||
+        (options_.is_mapped && (options_.depth > 0 || options_.block == 1))) {
         throw std::invalid_argument("Reading: block, piece_bytes, num_workers or depth cannot be");
     }
     for (const Extent& extent : extents_) {
@@ -178,6 +180,7 @@ Reading::Piece Reading::piece_of(int64_t number_of_extent, int64_t number) const
 
 // Reads what is still missing of a piece after its first `got` bytes; false, and the failure noted, if that cannot be.
 bool Reading::complete(const Piece& piece, int64_t got) {
+    if (options_.is_mapped) return ask_for(piece);
     while (got < piece.needed) {
         // A direct read that ends inside a block has met the end of the file.
         const bool is_end = got % options_.block != 0;
@@ -192,6 +195,27 @@ bool Reading::complete(const Piece& piece, int64_t got) {
     }
     bytes_read_.fetch_add(piece.needed, std::memory_order_relaxed);
     return true;
+}
+
+// Has the pages of a piece mapped, from storage those that are not in the page cache; false, and the failure noted, if
+// that cannot be, or the file ends before the piece does: what is past its end would read as zeros.
+bool Reading::ask_for(const Piece& piece) {
+    int error = 0;
+    do {
+        error = madvise(piece.address, static_cast<size_t>(piece.wanted), MADV_POPULATE_READ) == 0 ? 0 : errno;
+    } while (error == EINTR || error == EAGAIN);
+    struct stat status;
+    if (fstat(piece.file, &status) != 0) {
+        fail(piece, 0, errno);
+    } else if (status.st_size < piece.offset + piece.needed) {
+        fail(piece, status.st_size - piece.offset, 0);
+    } else if (error != 0) {
+        fail(piece, 0, error == EFAULT ? EIO : error);  // EFAULT: whoever reads it would get SIGBUS
+    } else {
+        bytes_read_.fetch_add(piece.needed, std::memory_order_relaxed);
+        return true;
+    }
+    return false;
 }
 
 void Reading::fail(const Piece& piece, int64_t got, int error) {

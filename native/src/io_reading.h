@@ -43,6 +43,7 @@ struct ReadOptions {
     int64_t piece_bytes = 4 << 20;  // of one read; a multiple of the block
     int num_workers = 1;
     int depth = 0;  // reads in flight in each worker's io_uring; 0: no ring, one blocking read
+    bool is_mapped = false;  // the files stand where they would be read to, and their pages are only asked for
 };
 
 // When an extent was read, in seconds from the start of the reading; which worker began it.
@@ -107,6 +108,7 @@ private:
     void work(int worker);
     bool claim(int worker, int64_t& extent, Piece& piece);
     bool complete(const Piece& piece, int64_t got);
+    bool ask_for(const Piece& piece);
     void arrived(const Piece& piece);
     void hash(int64_t extent, const Piece& piece);
     Piece piece_of(int64_t extent, int64_t number) const;

@@ -1,12 +1,13 @@
 #include "team.h"
 
 #include <cfenv>
-#include <csignal>
 #include <pthread.h>
 #include <sched.h>
 #include <set>
 #include <stdexcept>
 #include <string>
+
+#include "signals.h"
 
 namespace tv {
 
@@ -33,10 +34,7 @@ Team::Team(const std::vector<std::optional<int>>& cpus) : team_size_(static_cast
     // Where threads share a cpu, one that spins keeps from running the one it waits for.
     num_spins_ = is_crowded ? 0 : kSpins;
 
-    // Signals are for the threads of the program that made the team.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     try {
         for (int i = 0; i < team_size_; ++i) {
             workers_.emplace_back([this, i] { work(i); });
@@ -47,11 +45,9 @@ Team::Team(const std::vector<std::optional<int>>& cpus) : team_size_(static_cast
             pthread_setaffinity_np(workers_.back().native_handle(), sizeof one, &one);
         }
     } catch (...) {
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
         stop();
         throw;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Team::~Team() { stop(); }

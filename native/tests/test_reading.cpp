@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <stdexcept>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "io_mapping.h"
 #include "io_reading.h"
 #include "io_ring.h"
 #include "suites.h"
@@ -99,6 +101,59 @@ static void test_failures(int depth) {
     close(unreadable);
 }
 
+// Memory in whole huge pages.
+class Memory {
+public:
+    explicit Memory(int64_t num_bytes) : num_bytes_(static_cast<size_t>(num_bytes) + 2 * kHuge) {
+        mapped_ = static_cast<char*>(
+            mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        address_ = mapped_ + (kHuge - reinterpret_cast<uintptr_t>(mapped_) % kHuge);
+    }
+    ~Memory() { munmap(mapped_, num_bytes_); }
+    char* address() const { return address_; }
+
+private:
+    static constexpr size_t kHuge = 2 << 20;
+    size_t num_bytes_;
+    char* mapped_;
+    char* address_;
+};
+
+static void test_mapping(Random& random) {
+    constexpr int64_t kSize = (5 << 20) + 100, kCut = 3 << 20, kAt = 4096 * 3;
+    const std::string bytes = random_bytes(kSize, random);
+    const std::string first = bytes.substr(0, kCut), second = bytes.substr(kCut);
+    const uint64_t digests[] = {digest_of(first, nullptr), digest_of(second, nullptr)};
+    for (const std::string damage : {"whole", "changed", "cut"}) {
+        const int file = open_file(bytes);
+        const Memory memory(kAt + kSize);
+        char* const address = memory.address() + kAt;
+        const std::vector<Extent> extents = {{file, 0, kCut, address}, {file, kCut, kSize - kCut, address + kCut}};
+        Mapping mapping(extents, {"first", "second"});
+        Reading reading(extents, {{0, 0, kCut}, {1, 0, kSize - kCut}}, {4096, 1 << 20, 2, 0, true});
+        finish(reading);
+        check(!reading.failure() && reading.digests() == std::vector<uint64_t>(digests, digests + 2),
+              "mapping: digests of what stands in memory");
+        bool is_ready = true;
+        if (damage == "changed") is_ready = pwrite(file, "?!", 2, kSize - 50) == 2;
+        if (damage == "cut") is_ready = ftruncate(file, kCut + 4096) == 0;
+        mapping.take_in({{address, kCut, digests[0]}, {address + kCut, kSize - kCut, digests[1]}}, std::nullopt);
+        while (!mapping.wait(1)) continue;
+        const std::optional<Damage> found = mapping.damage();
+        if (damage == "whole") {
+            is_ready = ftruncate(file, 0) == 0;
+            check(is_ready && !found && bytes.compare(0, kSize, address, kSize) == 0,
+                  "mapping: what was taken in needs no file");
+        } else {
+            check(is_ready && found && found->path == "second" && found->is_cut == (damage == "cut") && any_damage(),
+                  "mapping: the file that is " + damage + " is told");
+            check(first.compare(0, kCut, address, kCut) == 0, "mapping: what is not damaged stays, beside what is " + damage);
+        }
+        close(file);
+    }
+    check(!any_damage(), "mapping: damage is told as long as there is a mapping");
+}
+
 static void test_refusals() {
     char byte;
     const auto refuses = [&](std::vector<Extent> extents, std::vector<Span> spans, ReadOptions options) {
@@ -118,6 +173,7 @@ void test_reading(const Setting& setting) {
     Random random(11);
     test_hash(random);
     test_refusals();
+    test_mapping(random);
     for (const int depth : {0, 1, 4}) {
         if (depth > 0 && !ring_refusal().empty()) continue;
         test_pieces(setting, random, depth);

@@ -47,7 +47,8 @@ def ways(file: Path) -> list[EngineName]:
     """The engines that can read the file here."""
     with Source(file) as source:
         direct = source.facts.direct_refusal is None
-    return [name for name in ENGINES if name == "buffered" or (direct and (name == "direct" or not ring_refusal()))]
+    has_ring = direct and not ring_refusal()
+    return [name for name in ENGINES if {"direct": direct, "io_uring": has_ring}.get(name, True)]
 
 
 def read(ranges: list[Range], engine: EngineName | None = None, verify: bool = True) -> dict[str, bytes]:
@@ -122,6 +123,7 @@ def test_residency_follows_what_the_page_cache_drops_and_reads(tmp_path: Path) -
         (FACTS, None, "", "io_uring", "what is in the page cache is unknown"),
         (FACTS, 0.0, "io_uring_setup: Operation not permitted", "direct", "Operation not permitted"),
         (FACTS, 0.75, "", "buffered", "75% is in the page cache"),
+        (FACTS, 1.0, "", "buffered", "100% is in the page cache"),
         (replace(FACTS, filesystem="tmpfs"), 0.0, "", "buffered", "tmpfs lies in memory"),
         (replace(FACTS, filesystem="nfs4"), 0.0, "", "buffered", "nfs4 is another machine's"),
         (replace(FACTS, filesystem="fuse.sshfs"), 0.0, "", "buffered", "fuse.sshfs is another machine's"),
@@ -135,6 +137,44 @@ def test_the_engine_follows_from_what_is_true_of_the_file(
 
     assert engine == choice.engine.name
     assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "resident", "engine", "reason"),
+    [
+        (FACTS, 0.9, "mapped", "90% is in the page cache"),
+        (FACTS, 0.8, "buffered", "80% is in the page cache"),
+        (FACTS, None, "io_uring", "what is in the page cache is unknown"),
+        (replace(FACTS, filesystem="nfs4"), 1.0, "mapped", "100% is in the page cache"),
+        (replace(FACTS, filesystem="tmpfs"), 0.0, "mapped", "tmpfs lies in memory"),
+        (replace(FACTS, filesystem="hugetlbfs", map_refusal="mmap: no"), 0.0, "buffered", "hugetlbfs lies in memory"),
+        (replace(FACTS, map_refusal="mmap: no"), 1.0, "buffered", "100% is in the page cache"),
+    ],
+)
+def test_what_is_in_memory_stands_where_it_would_be_read_to_where_it_may(
+    facts: FileFacts, resident: float | None, engine: EngineName, reason: str
+) -> None:
+    choice = choose(facts, resident, "", 2, may_map=True)
+
+    assert engine == choice.engine.name
+    assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "may_map", "says"),
+    [(FACTS, False, "memory that no file can stand in"), (replace(FACTS, map_refusal="mmap: no"), True, "mmap: no")],
+)
+def test_a_file_that_cannot_stand_in_memory_is_refused_with_the_reason(
+    facts: FileFacts, may_map: bool, says: str
+) -> None:
+    with pytest.raises(ResourceError, match=f"--engine mapped: model: .*{says}"):
+        choose(facts, 1.0, "", 2, asked="mapped", may_map=may_map)
+
+
+def test_an_empty_file_is_not_mapped(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with Source(tmp_path / "empty") as source:
+        assert "mmap: " == (source.facts.map_refusal or "")[:6]
 
 
 def test_an_engine_that_cannot_read_the_file_is_refused_with_the_reason() -> None:
@@ -179,7 +219,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_not_a_signal(
     with opened(placement) as sources, Arena(placement.num_bytes, "weights") as arena:
         os.truncate(path, left)
         with pytest.raises(CheckpointError, match=f"tensor t0 cannot be read: the file ends at byte {left}, "):
-            read_extents(placement, arena.address, sources, ReadOptions(2, engine))
+            read_extents(placement, arena, sources, ReadOptions(2, engine))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

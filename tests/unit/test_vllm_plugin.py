@@ -182,7 +182,7 @@ def test_a_model_that_takes_weights_from_elsewhere_as_well_is_refused():
     [
         ({"verfy": False}, "verfy is not known to --load-format trivet\n  → it knows verify, engine, threads"),
         ({"verify": 0}, "verify is 0, true or false was wanted"),
-        ({"engine": "mmap"}, "engine is 'mmap', one of io_uring, direct, buffered was wanted"),
+        ({"engine": "mmap"}, "engine is 'mmap', one of io_uring, direct, buffered, mapped was wanted"),
         ({"threads": 0}, "threads is 0, a number above 0 was wanted"),
         ({"threads": True}, "threads is True, a number above 0 was wanted"),
         ("fast", "'fast' was given, a JSON object was wanted"),

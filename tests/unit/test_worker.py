@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.unit.pretend_plan import PretendPlan, PretendTokenizer
-from trivet.base.errors import RequestError, UnavailableError
+from trivet.base.errors import CheckpointError, RequestError, UnavailableError
 from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import new_request
@@ -146,6 +146,22 @@ def test_a_drain_that_takes_too_long_aborts():
         assert "abort" == (await running)[-1].finish_reason
 
     with_worker(scenario, SlowPlan())
+
+
+def test_a_worker_whose_model_was_damaged_answers_what_runs_and_takes_nothing_more(monkeypatch):
+    async def scenario(worker, plan):
+        def damaged():
+            raise CheckpointError("model.safetensors was cut before byte 4096 while a model was loaded from it")
+
+        monkeypatch.setattr("trivet.framework.engine.worker.check_files", damaged)
+        plan.run = lambda *_: damaged()
+        assert "error" == (await answer(worker))[-1].finish_reason
+        worker._thread.join(5)
+        assert not worker.is_alive
+        with pytest.raises(UnavailableError, match=r"died.*was cut before byte 4096"):
+            worker.generate((3,), SHORT, "late")
+
+    with_worker(scenario)
 
 
 def test_a_dead_thread_fails_every_waiter_and_every_later_request():

@@ -25,6 +25,7 @@ def bench_lanes(model: str, as_json: bool, **options: Any) -> None:
     from trivet.framework.engine.lane_choice import measured_choice
 
     loaded = load_model(model, **options)
+    loaded.settle()
     choice = measured_choice(loaded.plan, loaded.device.cpus)
     click.echo(to_json(choice) if as_json else "\n".join(choice.lines))
 

@@ -20,7 +20,7 @@ def _address(ctx: click.Context, param: click.Parameter, given: str | None) -> s
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @model_options
-@click.option("--engine", type=click.Choice(["io_uring", "direct", "buffered"]),
+@click.option("--engine", type=click.Choice(["io_uring", "direct", "buffered", "mapped"]),
               help="Read every file this way  [default: what fits each]")  # fmt: skip
 @click.option("--as-stored", is_flag=True, help="Read a checkpoint's tensors as they were published: nothing is bound")
 @click.option("--staged", is_flag=True,

@@ -126,6 +126,7 @@ def profile(model: str, tokens: int, past: int, **options: Any) -> None:
     from trivet.framework.graph.profile import profile as profile_step
 
     loaded = load_model(model, **options)
+    loaded.settle()
     limits = loaded.plan.limits
     if tokens > limits.max_tokens or past + tokens > limits.max_context:
         raise TrivetError(

@@ -167,6 +167,7 @@ def replay_here(model: Path, arrivals: list[Arrival], kv_reclaim: ReclaimName, *
     from trivet.framework.model.loader import load
 
     loaded = load(model, **options)
+    loaded.settle()
     return compare(loaded.plan, calibrated(loaded.plan), arrivals, kv_reclaim)
 
 

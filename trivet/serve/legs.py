@@ -149,6 +149,7 @@ def _framework(report: LegReport, model: str, settings: Settings, options: dict[
     _same_answer(report, alone, probe.answer_in_a_crowd(plan, prompt))
     _answer_of_before(report, alone, package.path, probe.who_answers(package, options.get("device") or "cpu"))
 
+    loaded.settle()
     answer, speed = probe.answer_alone(plan, prompt)  # warm now
     assert answer == alone, "the same prompt gave two answers"
     bandwidth = max(memory_speeds(loaded.device.cpus, _BANDWIDTH_REPEATS))

@@ -101,6 +101,8 @@ def start_loaded(
     _log.info(event("loaded", model=name, duration_ms=loaded.times.total * 1e3, weight_bytes=memory.weight_bytes,
                     kv_pool_bytes=memory.kv_bytes, activation_bytes=memory.activation_bytes))  # fmt: skip
     bound: SideBySide | None = None
+    if lanes != "1" or targets.are_times:
+        loaded.settle()
     if lanes != "1":
         from trivet.framework.engine.lane_choice import choose_lanes
 

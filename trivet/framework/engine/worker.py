@@ -17,6 +17,7 @@ from trivet.framework.engine.engine import Engine
 from trivet.framework.engine.params import SamplingParams
 from trivet.framework.engine.sequence import Request, new_request
 from trivet.framework.engine.terms import DEFAULT_TERMS, Terms
+from trivet.framework.memory.mapped import check_files
 
 _log = logging.getLogger(__name__)
 
@@ -182,6 +183,7 @@ class AsyncEngine:
             while self._take_messages():
                 if self._engine.has_work:
                     self._deliver(self._engine.step())
+                    check_files()  # a model that is damaged has nothing to tell the next request either
                 if not self._engine.has_work:
                     self._tell_idle()
             self._engine.close()

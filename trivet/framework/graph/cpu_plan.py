@@ -20,6 +20,7 @@ from trivet.framework.graph.fetches import awaited_streams, fetched_streams
 from trivet.framework.graph.ir import Graph, Node, continued
 from trivet.framework.graph.plan import Batch, Limits, refusal
 from trivet.framework.memory.arena import Arena
+from trivet.framework.memory.mapped import check_files
 from trivet.framework.memory.planner import Lifetime, place
 from trivet.framework.memory.slots import SlotLayout
 from trivet.operators.contract import OUTSIDE, Implementation, TensorSpec, choose, operator_named, resolve
@@ -166,6 +167,7 @@ class CpuPlan:
         inputs["slots"][:num_sequences, : batch.slots.shape[1]] = batch.slots
         inputs["rows"][:num_rows] = batch.rows
         self._program.run(self._team, num_tokens, num_sequences, num_rows, seconds, arriving)
+        check_files()  # weights may be files yet
         return self._logits[:num_rows]
 
     def _sampler(self, team: Team) -> Sampler:

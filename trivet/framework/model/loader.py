@@ -85,6 +85,10 @@ class LoadedModel:
         """How they came from storage."""
         return self.brought.report
 
+    def settle(self) -> None:
+        """Return when the weights lie where they stay, as who measures wants it: `PackageWeights.settle`."""
+        self.brought.settle()
+
 
 def load(
     model: str | Path,

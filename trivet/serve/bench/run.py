@@ -93,6 +93,7 @@ def _loaded(
     context = min(model_config(package).max_context, _MAX_CONTEXT)
     loaded = load(package, threads=threads, max_context=context, max_sequences=_MAX_SEQUENCES,
                   max_step_tokens=_STEP_TOKENS, settings=settings)  # fmt: skip
+    loaded.settle()
     if "prefill" in questions:
         yield from measure_prefill(loaded.plan, step_tokens=_STEP_TOKENS, repeats=repeats, tell=tell)
     if "decode" in questions:

@@ -136,5 +136,5 @@ def _by_engine(file: Path, arena: Arena, threads: int, engine: EngineName) -> tu
     cuts = range(0, size, _RANGE_BYTES)
     placement = place([Range(f"{start}", file, start, min(_RANGE_BYTES, size - start)) for start in cuts])
     with opened(placement) as sources:
-        report = read_extents(placement, arena.address, sources, ReadOptions(threads, engine, verify=False))
+        report = read_extents(placement, arena, sources, ReadOptions(threads, engine, verify=False))
     return report.bytes_per_s, report.cpu_s

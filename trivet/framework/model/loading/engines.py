@@ -10,7 +10,7 @@ from trivet.base.units import KIB, MIB
 from trivet.framework.model.loading.extents import BLOCK_BYTES
 from trivet.framework.model.loading.source import FileFacts
 
-EngineName = Literal["io_uring", "direct", "buffered"]
+EngineName = Literal["io_uring", "direct", "buffered", "mapped"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 # Clients of another machine: O_DIRECT turns their read-ahead off, and a read is a round trip.
@@ -19,6 +19,8 @@ _IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 
 # Below it, the disk would be idle for the share that is in memory; above it, memory would be read twice.
 _RESIDENT_SHARE = 0.5
+# What is missing of a mapped file is read in small pieces, one after the other: more of it, and copying is as fast.
+_MAPPED_SHARE = 0.9
 
 _READ_BYTES = 4 * MIB  # 1 MiB at depth 8 lost a quarter of a disk's speed, 16 MiB gained nothing (ext4, virtio)
 _NUM_BLOCKED = 16  # threads that wait in a read each: the device is full from 4 on, and hashing takes some of them
@@ -52,24 +54,36 @@ def engine_named(name: EngineName, num_cpus: int, is_waiting: bool = True) -> En
         return Engine(name, BLOCK_BYTES, _READ_BYTES, _NUM_RINGS, _DEPTH)
     if name == "direct":
         return Engine(name, BLOCK_BYTES, _READ_BYTES, _NUM_BLOCKED, 0)
+    if name == "mapped":
+        return Engine(name, BLOCK_BYTES, _READ_BYTES, num_cpus, 0)
     if is_waiting:
         return Engine(name, 1, _READ_BYTES, _NUM_BLOCKED, 0)
     return Engine(name, 1, _WARM_BYTES, num_cpus, 0)
 
 
 def choose(
-    facts: FileFacts, resident: float | None, ring_refusal: str, num_cpus: int, asked: EngineName | None = None
+    facts: FileFacts,
+    resident: float | None,
+    ring_refusal: str,
+    num_cpus: int,
+    asked: EngineName | None = None,
+    may_map: bool = False,
 ) -> Choice:
     """How to read a range of the file, `resident` of which is in the page cache (None: unknown).
 
-    `ring_refusal` says why this process has no io_uring, "" if it has. `asked` overrules, within what is possible:
-    raises ResourceError for an engine that cannot read this file here.
+    `ring_refusal` says why this process has no io_uring, "" if it has; `may_map` whether a file may stand where it
+    would be read to. `asked` overrules, within what is possible: raises ResourceError for an engine that cannot read
+    this file here.
     """
     if asked is not None:
-        _refuse(asked, facts, ring_refusal)
+        _refuse(asked, facts, ring_refusal, may_map)
         return Choice(engine_named(asked, num_cpus, resident is None or resident < _RESIDENT_SHARE), "asked for")
+    may_map = may_map and facts.map_refusal is None
     if is_in_memory(facts):
-        return Choice(engine_named("buffered", num_cpus, False), f"{facts.filesystem} lies in memory")
+        name: EngineName = "mapped" if may_map else "buffered"
+        return Choice(engine_named(name, num_cpus, False), f"{facts.filesystem} lies in memory")
+    if may_map and resident is not None and resident >= _MAPPED_SHARE:
+        return Choice(engine_named("mapped", num_cpus), f"{resident:.0%} is in the page cache")
     if resident is not None and resident >= _RESIDENT_SHARE:
         return Choice(engine_named("buffered", num_cpus, False), f"{resident:.0%} is in the page cache")
     if _is_remote(facts.filesystem):
@@ -91,9 +105,11 @@ def _is_remote(filesystem: str | None) -> bool:
     return filesystem is not None and (filesystem in _REMOTE or filesystem.startswith("fuse"))
 
 
-def _refuse(asked: EngineName, facts: FileFacts, ring_refusal: str) -> None:
+def _refuse(asked: EngineName, facts: FileFacts, ring_refusal: str, may_map: bool) -> None:
     reason = None
-    if asked != "buffered":
+    if asked == "mapped":
+        reason = facts.map_refusal if may_map else "it goes into memory that no file can stand in"
+    elif asked != "buffered":
         reason = facts.direct_refusal
     if asked == "io_uring":
         reason = reason or ring_refusal or None

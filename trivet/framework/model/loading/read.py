@@ -58,6 +58,11 @@ class ReadReport:
         return self.num_bytes / max(self.seconds, 1e-9)
 
     @property
+    def mapped_bytes(self) -> int:
+        """For which the page cache's own pages stood in the arena."""
+        return sum(each.num_bytes for each in self.extents if each.engine == "mapped")
+
+    @property
     def resident(self) -> float | None:
         """The share of the bytes that was in the page cache before; None if any of it is unknown."""
         shares = [(each.resident, each.num_bytes) for each in self.extents]
@@ -115,7 +120,7 @@ def read_into_arena(
     with opened(placement) as sources:
         arena = arena_for(placement.num_bytes)
         try:
-            report = read_extents(placement, arena.address, sources, options)
+            report = read_extents(placement, arena, sources, options)
         except BaseException:
             arena.close()
             raise
@@ -138,34 +143,36 @@ def opened(placement: Placement) -> Iterator[dict[Path, Source]]:
 
 
 def choose_all(
-    placement: Placement, sources: Mapping[Path, Source], options: ReadOptions
+    placement: Placement, sources: Mapping[Path, Source], options: ReadOptions, may_map: bool = False
 ) -> list[tuple[Choice, float | None]]:
-    """How each extent is to be read, and how much of it is in the page cache."""
+    """How each extent is to be read, and how much of it is in the page cache; `may_map` into an arena of the host."""
     refusal = ring_refusal()
     chosen = []
     for extent in placement.extents:
         source = sources[extent.file]
         resident = source.resident_share(extent.offset, extent.num_bytes)
-        chosen.append((choose(source.facts, resident, refusal, options.num_cpus, options.engine), resident))
+        chosen.append((choose(source.facts, resident, refusal, options.num_cpus, options.engine, may_map), resident))
     return chosen
 
 
 def read_extents(
-    placement: Placement, address: int, sources: Mapping[Path, Source], options: ReadOptions
+    placement: Placement, arena: Arena, sources: Mapping[Path, Source], options: ReadOptions
 ) -> ReadReport:
-    """Read the extents of a placement whose arena begins at `address`; raises CheckpointError as above."""
-    choices = choose_all(placement, sources, options)
+    """Read the extents of a placement into its arena, or map them there; raises as above."""
+    choices = choose_all(placement, sources, options, may_map=True)
     by_engine: dict[Engine, list[int]] = defaultdict(list)
     for i, (choice, _) in enumerate(choices):
         by_engine[choice.engine].append(i)
     started, cpu_started = time.perf_counter(), time.process_time()
     total = sum(extent.num_bytes for extent in placement.extents)
+    _map([e for e, (c, _) in zip(placement.extents, choices, strict=True) if c.engine.name == "mapped"], arena, sources,
+         options.verify)  # fmt: skip
     done, hash_s, meanwhile = 0, 0.0, options.meanwhile
     reports: dict[int, ExtentReport] = {}
     for engine, numbers in by_engine.items():
         extents = [placement.extents[i] for i in numbers]
         begun = time.perf_counter() - started
-        reading, wanted = start_reading(engine, extents, address, sources, options.verify)
+        reading, wanted = start_reading(engine, extents, arena.address, sources, options.verify)
         finish(reading, partial(_tell, options.progress, done, total), meanwhile)
         meanwhile = None
         raise_failure(reading, extents)
@@ -200,7 +207,7 @@ def start_reading(
     files, spans, wanted = [], [], []
     for i, extent in enumerate(extents):
         source = sources[extent.file]
-        file = source.buffered if engine.block == 1 else source.direct
+        file = source.direct if engine.name in ("io_uring", "direct") else source.buffered
         assert file is not None, "a direct engine was chosen for a file that cannot be read directly"
         files.append((file, extent.offset, extent.num_bytes, address + extent.at))
         for each in extent.ranges:
@@ -210,11 +217,23 @@ def start_reading(
     try:
         reading = Reading(
             files, spans, block=engine.block, piece_bytes=engine.piece_bytes, num_workers=engine.num_workers,
-            depth=engine.depth,
+            depth=engine.depth, is_mapped=engine.name == "mapped",
         )  # fmt: skip
     except OSError as error:  # there was a ring a moment ago; limits of locked memory and threads are the host's
         raise ResourceError(f"--engine {engine.name}: {error.strerror}", "--engine buffered") from None
     return reading, wanted
+
+
+def _map(extents: Sequence[Extent], arena: Arena, sources: Mapping[Path, Source], verify: bool) -> None:
+    """Have extents stand in an arena, with the checksums of what lies in them."""
+    if not extents:
+        return
+    files = [(sources[e.file].buffered, e.offset, e.num_bytes, e.at) for e in extents]
+    digests = [(e.place_of(r), r.num_bytes, r.xxh3) for e in extents for r in e.ranges if verify and r.xxh3 is not None]
+    try:
+        arena.map_files(files, [str(e.file) for e in extents], digests)
+    except OSError as error:  # the host's limit of mappings
+        raise ResourceError(f"--engine mapped: {error.strerror}", "--engine buffered") from None
 
 
 def _tell(progress: Progress, before: int, total: int, read: int) -> None:

@@ -68,7 +68,8 @@ def bottleneck(report: LoadReport) -> tuple[str, str]:
     read, share = report.read, report.share_of_storage
     if _is_warm(read):
         if read.cpu_s > _AT_LIMIT * read.seconds * report.num_cpus:
-            return "copying and hashing by the CPUs: the files were in the page cache", "more --threads"
+            work = "hashing" if read.mapped_bytes else "copying and hashing"
+            return f"{work} by the CPUs: the files were in the page cache", "more --threads"
         return "memory: the files were in the page cache", "nothing: storage was not waited for"
     if share is not None and share >= _AT_LIMIT:
         return f"the storage: {share:.0%} of its best", "faster storage, or enough memory to keep the files cached"
@@ -112,6 +113,8 @@ def text(report: LoadReport) -> str:
         f"peak memory {format_bytes(report.peak_rss_bytes)}"
     ]
     lines += [f"weights in one arena of {format_bytes(read.arena_bytes)}, {_memory(report)}"]
+    if read.mapped_bytes:
+        lines += [f"the page cache's own pages stood for {format_bytes(read.mapped_bytes)} of it when they were read"]
     lines += [f"bottleneck: {what}", f"  → {helps}"]
     return "\n".join(lines)
 
@@ -157,4 +160,6 @@ def _memory(report: LoadReport) -> str:
         return f"too small for huge pages{node}"
     share = min(1.0, report.read.huge_bytes / whole)
     granted = f"{share:.0%} on huge pages"
-    return granted + (" (the kernel granted no more: see trivet doctor)" if share < _AT_LIMIT else "") + node
+    if share < _AT_LIMIT:
+        granted += " by now" if report.read.mapped_bytes else " (the kernel granted no more: see trivet doctor)"
+    return granted + node

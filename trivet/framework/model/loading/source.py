@@ -26,6 +26,7 @@ class FileFacts:
     num_bytes: int
     filesystem: str | None  # its type, as in /proc/mounts; None if unknown
     direct_refusal: str | None  # why it cannot be read with O_DIRECT; None if it can
+    map_refusal: str | None = None  # why its pages cannot be memory's; None if they can
 
 
 class Source:
@@ -41,7 +42,8 @@ class Source:
             raise CheckpointError(f"{path} cannot be opened: {error.strerror}", _HINTS.get(error.errno or 0)) from None
         self.direct, refusal = _open_direct(path)
         mounted = read_filesystem(Path("/"), str(path.absolute()))
-        self.facts = FileFacts(path, os.fstat(self.buffered).st_size, mounted.type, refusal)
+        num_bytes = os.fstat(self.buffered).st_size
+        self.facts = FileFacts(path, num_bytes, mounted.type, refusal, _map_refusal(self.buffered, num_bytes))
 
     def resident_share(self, offset: int, num_bytes: int) -> float | None:
         """How much of a range is in the page cache, 0 to 1; None where the kernel does not say."""
@@ -62,11 +64,25 @@ class Source:
         self.close()
 
 
+_POPULATE_READ = 22  # of linux/mman.h: map the pages now, and say where that cannot be
+
 _HINTS = {
     errno.ENOENT: "copy the model again, with all its files, or convert it again",
     errno.EACCES: "let this user read it",
     errno.EMFILE: "raise the limit of open files: ulimit -n 4096",
 }
+
+
+def _map_refusal(file: int, num_bytes: int) -> str | None:
+    """Why a part of the file cannot be mapped where a block of memory would be, or None: it was tried with a byte."""
+    if mmap.PAGESIZE != BLOCK_BYTES:
+        return f"mmap: pages here are of {mmap.PAGESIZE} bytes, not of {BLOCK_BYTES}"
+    try:
+        with mmap.mmap(file, min(num_bytes, 1), mmap.MAP_PRIVATE, mmap.PROT_READ) as block:
+            block.madvise(_POPULATE_READ)
+    except (OSError, ValueError) as error:  # it is empty, of huge pages, or the kernel older than 5.14
+        return f"mmap: {error}"
+    return None
 
 
 def _open_direct(path: Path) -> tuple[int | None, str | None]:

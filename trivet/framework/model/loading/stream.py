@@ -11,6 +11,7 @@ import numpy as np
 from trivet.base.dtypes import Array
 from trivet.base.units import MIB
 from trivet.framework.memory.arena import Arena
+from trivet.framework.memory.mapped import check_files
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.read import ReadOptions, ReadReport, read_into_arena
 
@@ -22,8 +23,8 @@ WINDOW_BYTES = 512 * MIB
 class Stream:
     """The bytes of ranges, once over, read a window ahead of whoever takes them.
 
-    Iterating raises CheckpointError and ResourceError as `read_into_arena` does. One who stops early waits for the
-    window that is being read.
+    Iterating raises CheckpointError and ResourceError as `read_into_arena` does, and the first also when a file is cut
+    while its bytes are taken. One who stops early waits for the window that is being read.
     """
 
     def __init__(self, ranges: Iterable[Range], options: ReadOptions, window_bytes: int = WINDOW_BYTES) -> None:
@@ -46,6 +47,7 @@ class Stream:
                     coming = reader.submit(self._read, following)
                 for each in window:  # a tensor without elements is nowhere
                     yield each.name, arena.view(places.get(each.name, 0), (each.num_bytes,), np.uint8)
+                check_files()  # that stand in the window
 
     @property
     def report(self) -> ReadReport:

@@ -11,7 +11,9 @@ from trivet.framework.model.loading.report import LoadReport, bottleneck
 
 _WIDTH, _MARGIN, _LANE, _BAR = 960, 90, 22, 16
 _PHASES = ("#4e79a7", "#59a14f", "#9c755f", "#b07aa1", "#76b7b2", "#edc948", "#e15759")
-_ENGINES: Mapping[EngineName, str] = {"io_uring": "#4e79a7", "direct": "#f28e2b", "buffered": "#59a14f"}
+_ENGINES: Mapping[EngineName, str] = {
+    "io_uring": "#4e79a7", "direct": "#f28e2b", "buffered": "#59a14f", "mapped": "#b07aa1",
+}  # fmt: skip
 
 
 def timeline(report: LoadReport) -> str:

@@ -16,6 +16,7 @@ from trivet.base.units import KIB, format_bytes
 from trivet.driver.devices.null import NullMemory
 from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
+from trivet.framework.graph.binding import BINDINGS
 from trivet.framework.graph.profile import one_sequence
 from trivet.framework.model.loader import load, open_model
 from trivet.framework.model.loading.engines import EngineName
@@ -154,9 +155,9 @@ def explain(
         ranges = package_ranges(path, manifest.of_rank(rank))
     else:
         ranges = _ranges(model, as_stored, settings, options)
-    placement = place(ranges)
+    placement, may_map = place(ranges), not BINDINGS[options.get("device") or "cpu"].has_own_memory
     with opened(placement) as sources:
-        chosen = choose_all(placement, sources, ReadOptions(len(device.cpus), engine))
+        chosen = choose_all(placement, sources, ReadOptions(len(device.cpus), engine), may_map)
         for extent, (choice, resident) in zip(placement.extents, chosen, strict=True):
             key = (extent.file, choice.engine.name, choice.reason)
             facts = sources[extent.file].facts

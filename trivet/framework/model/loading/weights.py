@@ -58,6 +58,7 @@ class PackageWeights:
             ranges, shapes = package_ranges(self._folder, self._stored), _package_shapes(self._stored)
             options = replace(self._options, meanwhile=meanwhile)
             arrays, self._arena, report = _read(ranges, shapes, options, node)
+        self._arena.take_in()
         self._reports.append(report)
         return arrays
 
@@ -71,6 +72,11 @@ class PackageWeights:
         self._times.part("read", "copy", report.copy_s or 0.0)
         self._reports.append(report)
         return memory, places
+
+    def settle(self) -> None:
+        """Return when the weights lie where they stay: files that were in the page cache stand in for a while."""
+        if self._arena is not None:
+            self._arena.settle()
 
     @property
     def report(self) -> ReadReport:

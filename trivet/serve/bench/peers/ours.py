@@ -26,6 +26,7 @@ _MAX_CONTEXT = 2304
 def main(model: str, threads: str, *options: str) -> None:
     loaded = load(model, threads=int(threads), max_context=_MAX_CONTEXT, max_sequences=32, max_step_tokens=_STEP_TOKENS,
                   settings=read_settings(), **dict(option.split("=", 1) for option in options))  # type: ignore[arg-type]  # fmt: skip
+    loaded.settle()
     plan = loaded.plan
     say({"ready": True, "version": plan.target})
     for line in sys.stdin:
