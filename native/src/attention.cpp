@@ -149,15 +149,24 @@ struct Whole {
     static const int32_t* starts(const Call& call) { return vector_of<const int32_t>(call.operands[4]); }
 };
 
+// Items as Team::Items share them out: each thread's are of the rows that it has in the operators around, and go from the
+// last of them to the first. Where blocks are coming there is one share.
+static int64_t whole_of(const Step& step, int64_t num_wholes, int64_t item) {
+    const int64_t shares = step.num_coming > 0 ? 1 : step.num_threads;
+    const int64_t share = ((item + 1) * shares - 1) / num_wholes;
+    const int64_t begin = num_wholes * share / shares, end = num_wholes * (share + 1) / shares;
+    return num_wholes - begin - end + item;
+}
+
 // The first tile of what a thread likely takes after an item, if all take about as long. It is fetched meanwhile: many
 // sequences have few tiles each, and one that comes from memory only when it is wanted takes as long again (32 sequences
 // of 144 positions, two threads of a Zen 4: 5.6 → 4.1 ms of a step).
 template <class C>
 static bool find_following(const Call& call, const Step& step, const Division& division, const Tiling& tiling,
                            int64_t item, Tile<C>& following) {
-    const int64_t next = item + step.num_threads;
+    const int64_t next = item + (step.num_coming > 0 ? step.num_threads : 1);  // as Team::Items go
     if (next >= division.num_wholes) return false;
-    const Whole whole(call, step, tiling, next);
+    const Whole whole(call, step, tiling, whole_of(step, division.num_wholes, next));
     if (!whole.is_first) return false;
     const Attention<C> attention = attention_of<C>(call, step, whole.sequence, whole.kv_head);
     following = attention.tile_at(0, attention.positions[whole.token]);
@@ -170,7 +179,8 @@ static void attend_tiles(const Call& call, const Step& step, const Division& div
     const Tiling tiling(call);
     const int64_t num_kv_heads = call.integers[1];
     // The early spans of all tiles before the late ones of any, since blocks come in that order.
-    const int64_t whole = item % division.num_wholes;
+    const int64_t whole =
+        division.parts == 1 ? whole_of(step, division.num_wholes, item) : item % division.num_wholes;
     const auto [token, sequence, kv_head, is_first] = Whole(call, step, tiling, whole);
     if (!is_first) return;
     const int64_t num_rows = smaller(tiling.tokens, Whole::starts(call)[sequence + 1] - token) * tiling.group;

@@ -37,9 +37,13 @@ struct Division {
         num_items = num_row_items * num_panel_items;
     }
 
-    // Neighbouring items share their panels, so that threads read the same weights at about the same time.
+    // A thread's share of the items is of as few rows as can be, which it has in its cache from the operator before, if
+    // it is a whole number of them. In a share neighbouring items have their panels in common, and shares begin with the
+    // same, so that threads read the same weights at about the same time.
     Part part(const Product& product, const Step& step, int64_t item) const {
-        const int64_t rows = item % num_row_items, panels = item / num_row_items;
+        const int64_t shares = num_row_items % step.num_threads == 0 ? step.num_threads : 1;
+        const int64_t own_rows = num_row_items / shares, own_items = num_items / shares;
+        const int64_t rows = item / own_items * own_rows + item % own_rows, panels = item % own_items / own_rows;
         const int64_t end_row = (rows + 1) * num_tiles / num_row_items * kTileRows;
         const int64_t end = (panels + 1) * num_panels / num_panel_items * kPanelOutputs;
         return {rows * num_tiles / num_row_items * kTileRows, smaller(end_row, step.num_rows),

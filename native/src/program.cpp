@@ -71,10 +71,12 @@ void Program::run(Team& team, int64_t num_tokens, int64_t num_sequences, int64_t
                 step.stream = *instruction.stream;
             }
             const int64_t num_items = instruction.kernel->count_items(instruction.call, step);
-            for (int64_t item = team.next_item(); item < num_items; item = team.next_item()) {
+            // What waits for blocks that are coming is behind what need not.
+            Team::Items items(team, worker, num_items, step.num_coming > 0);
+            for (int64_t item = items.next(); item < num_items; item = items.next()) {
                 instruction.kernel->run_item(instruction.call, step, item);
             }
-            team.barrier();
+            team.barrier(worker);
             if (!is_timing) continue;
             const Clock::time_point after = Clock::now();
             run.seconds[i] += std::chrono::duration<double>(after - before).count();

@@ -51,12 +51,13 @@ struct Reading {
     void (*touch)(const Reading&, char* address, int64_t num_bytes);
 };
 
-// The chunks of a buffer, each touched by whichever worker comes first.
-static void touch_chunks(Team& team, int, void* context) {
+// The chunks of a buffer, each touched once.
+static void touch_chunks(Team& team, int worker, void* context) {
     const Reading& reading = *static_cast<const Reading*>(context);
-    for (;;) {
-        const int64_t begin = team.next_item() * kChunk;
-        if (begin >= reading.num_bytes) return;
+    const int64_t num_chunks = (reading.num_bytes + kChunk - 1) / kChunk;
+    Team::Items chunks(team, worker, num_chunks);
+    for (int64_t chunk = chunks.next(); chunk < num_chunks; chunk = chunks.next()) {
+        const int64_t begin = chunk * kChunk;
         const int64_t left = reading.num_bytes - begin;
         reading.touch(reading, reading.address + begin, left < kChunk ? left : kChunk);
     }

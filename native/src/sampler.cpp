@@ -171,7 +171,8 @@ void Sampler::choose(float* logits, int64_t stride, const std::vector<Row>& rows
     const auto job = [](Team& team, int worker, void* context) {
         const Work& work = *static_cast<const Work*>(context);
         const int64_t num_rows = static_cast<int64_t>(work.rows.size());
-        for (int64_t row = team.next_item(); row < num_rows; row = team.next_item()) {
+        Team::Items items(team, worker, num_rows);
+        for (int64_t row = items.next(); row < num_rows; row = items.next()) {
             float* logits = work.logits + row * work.stride;
             const float* of_panels = work.sampler.largest_of(logits);
             work.choices[row] = work.sampler.desks_[worker]->choose(logits, of_panels, work.rows[row]);

@@ -18,7 +18,7 @@ static cpu_set_t allowed_cpus() {
     return allowed;
 }
 
-Team::Team(const std::vector<std::optional<int>>& cpus) : team_size_(static_cast<int>(cpus.size())) {
+Team::Team(const std::vector<std::optional<int>>& cpus) : team_size_(static_cast<int>(cpus.size())), taken_(cpus.size()) {
     if (cpus.empty()) throw std::invalid_argument("Team: no cpus given, it takes one entry per thread");
     const cpu_set_t allowed = allowed_cpus();
     std::set<int> pinned;
@@ -74,19 +74,29 @@ void Team::work(int worker) {
         started_.wait_past(num_jobs, num_spins_);
         if (is_stopping_) return;
         job_(*this, worker, context_);
-        barrier();
+        barrier(worker);
         if (worker == 0) finished_.advance();
     }
 }
 
-void Team::barrier() {
+int64_t Team::Items::next() {
+    for (; num_done_ < num_shares_; ++num_done_) {
+        const int share = (worker_ + num_done_) % num_shares_;
+        const int64_t begin = num_items_ * share / num_shares_, end = num_items_ * (share + 1) / num_shares_;
+        const int64_t item = begin + team_.taken_[share].items[phase_].fetch_add(1, std::memory_order_relaxed);
+        if (item < end) return item;
+    }
+    return num_items_;
+}
+
+void Team::barrier(int worker) {
     const uint32_t seen = passed_.value.load(std::memory_order_relaxed);
+    taken_[worker].items[(seen + 1) % 2].store(0, std::memory_order_relaxed);
     if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < team_size_) {
         passed_.wait_past(seen, num_spins_);
         return;
     }
     num_arrived_.store(0, std::memory_order_relaxed);
-    next_item_.store(0, std::memory_order_relaxed);
     passed_.advance();
 }
 

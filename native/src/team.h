@@ -30,11 +30,36 @@ public:
     // Runs the job on every worker and returns when all are done. Callers take turns.
     void run(Job job, void* context);
 
-    // For jobs. The items 0, 1, 2, … of the phase, each handed out once; a phase ends at the barrier.
-    int64_t next_item() { return next_item_.fetch_add(1, std::memory_order_relaxed); }
-    void barrier();
+    // For jobs: the items of a phase, 0 to `num_items`, as a worker goes through them. They are cut into as many shares
+    // as there are workers. A worker takes its own share in order, then what others have left of theirs, so that it
+    // mostly finds in its caches what it left there in the phase before. Of one share all take in order together.
+    class Items {
+    public:
+        Items(Team& team, int worker, int64_t num_items, bool is_one_share = false)
+            : team_(team), worker_(worker), num_items_(num_items), num_shares_(is_one_share ? 1 : team.num_threads()),
+              phase_(team.passed_.value.load(std::memory_order_relaxed) % 2) {}
+        // One that nobody has; `num_items` when there is none.
+        int64_t next();
+
+    private:
+        Team& team_;
+        const int worker_;
+        const int64_t num_items_;
+        const int num_shares_;
+        const uint32_t phase_;
+        int num_done_ = 0;  // shares of which nothing is left
+    };
+
+    // Ends a phase of a job, in which a worker has made Items once at most.
+    void barrier(int worker);
 
 private:
+    // How many items of a worker's share are taken, in this phase and in the next, for which the worker clears it
+    // while nobody looks at it.
+    struct alignas(64) Taken {
+        std::atomic<int64_t> items[2]{};
+    };
+
     void work(int worker);
     void stop();
 
@@ -48,8 +73,8 @@ private:
     Signal started_;
     Signal finished_;
     Signal passed_;  // barriers
+    std::vector<Taken> taken_;  // one for each worker
     alignas(64) std::atomic<int> num_arrived_{0};
-    alignas(64) std::atomic<int64_t> next_item_{0};
 };
 
 }  // namespace tv

@@ -18,14 +18,15 @@ struct Tally {
 };
 
 // Each phase adds one to every item; at its start every item must have been done in all phases before.
-static void count_items(Team& team, int, void* context) {
+static void count_items(Team& team, int worker, void* context) {
     Tally& tally = *static_cast<Tally*>(context);
     for (int phase = 0; phase < tally.num_phases; ++phase) {
-        for (int64_t item = team.next_item(); item < tally.num_items; item = team.next_item()) {
+        Team::Items items(team, worker, tally.num_items, phase % 5 == 4);
+        for (int64_t item = items.next(); item < tally.num_items; item = items.next()) {
             if (tally.times[(item + 1) % tally.num_items] < phase) tally.is_in_order = false;
             ++tally.times[item];
         }
-        team.barrier();
+        team.barrier(worker);
     }
 }
 
