@@ -1,5 +1,6 @@
 import fcntl
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from small_model import weights_graph, write_folder, write_package
 
 from trivet.base.errors import CheckpointError
 from trivet.framework.model.cache import made_before, packaged
+from trivet.framework.model.checkpoints.digest import model_name
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 
 MATRIX = np.ones((4, 4), np.float32)
@@ -33,6 +35,20 @@ def test_a_checkpoint_is_converted_once_and_found_again(tmp_path):
     assert first.path == second.path
     assert first.path.parent == tmp_path / "cache" / "packages"
     assert f"My-Model-{first.source_digest[:16]}-bfloat16-level0" == first.path.name.rsplit("-", 1)[0]
+
+
+def test_a_model_has_the_name_of_its_path_and_not_of_what_that_links_to(tmp_path, monkeypatch):
+    blob = tmp_path / "blobs" / "6f1c"
+    blob.mkdir(parents=True)
+    link = tmp_path / "My Model.gguf"
+    link.symlink_to(blob)
+    monkeypatch.chdir(link)
+
+    assert "My Model" == model_name(link)
+    assert "My Model" == model_name(link / ".." / "My Model.gguf")
+    assert "6f1c" == model_name(blob)
+    assert "6f1c" == model_name(Path())  # a process does not know by which link it came
+    assert "blobs" == model_name(Path(".."))
 
 
 def test_a_changed_checkpoint_or_variant_is_another_package(tmp_path):

@@ -37,10 +37,12 @@ def serve(
         stack.callback(gc.enable)
         import_numpy()
         from concurrent.futures import ThreadPoolExecutor
+        from pathlib import Path
 
         from trivet._native import trim_heap
         from trivet.base.settings import read_settings
         from trivet.cli.options import load_options, read_prompts, targets_of
+        from trivet.framework.model.checkpoints.digest import model_name
         from trivet.framework.model.loader import load
         from trivet.serve.listening import check_exposure, listen
         from trivet.serve.log import log_to_stderr
@@ -50,7 +52,7 @@ def serve(
         check_exposure(host, settings.api_key is not None, insecure)
         pinned = read_prompts(pin_prompt)
         listener = listen(host, port)  # before loading: a port in use shows at once
-        name = served_name or model_name(model)
+        name = served_name or model_name(Path(model))
         # What answers is imported while the weights are read, which needs no GIL. The main thread is the one that
         # reads: it hears of an interrupt.
         with ThreadPoolExecutor(1) as beside:
@@ -99,10 +101,3 @@ def _answering(listener: socket, name: str, api_key: str | None) -> tuple[Servic
     server = Server(service, listener)
     server.start()
     return service, server
-
-
-def model_name(model: str) -> str:
-    """What clients call the model: the last part of its path, without a suffix."""
-    from pathlib import Path
-
-    return Path(model).resolve().name.removesuffix(".gguf")

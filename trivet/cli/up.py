@@ -45,7 +45,7 @@ def up(
     """
     from trivet.base.settings import read_settings
     from trivet.cli.options import load_options, read_prompts, targets_of
-    from trivet.cli.serve import model_name
+    from trivet.framework.model.checkpoints.digest import model_name
     from trivet.serve.legs import EXIT_STATUS, climb
     from trivet.serve.listening import check_exposure, listen
     from trivet.serve.log import log_to_stderr
@@ -69,7 +69,7 @@ def up(
         raise click.exceptions.Exit(EXIT_STATUS[climbed.failed_leg or "framework"])
     if listener is None:
         return
-    name = served_name or model_name(model)
+    name = served_name or model_name(Path(model))
     service = Service(name, api_key=settings.api_key)
     targets = targets_of(target_itl, target_ttft, max_waiting)
     service.open(start_loaded(climbed.model, name, targets, lanes, kv_reclaim, pinned))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trivet import __version__
-from trivet.framework.model.checkpoints.digest import check_exists, source_digest
+from trivet.framework.model.checkpoints.digest import check_exists, model_name, source_digest
 from trivet.framework.model.manifest import FORMAT, is_package
 from trivet.framework.model.package import Package, open_package
 from trivet.framework.model.work_folder import remove_stale
@@ -43,6 +43,6 @@ def made_before(path: Path, cache_dir: Path) -> Path | None:
 
 def package_name(path: Path, variant: str) -> str:
     """A folder name that a person recognises and that differs where the package would."""
-    model = re.sub(r"[^\w.-]+", "-", path.resolve().name.removesuffix(".gguf"))
+    model = re.sub(r"[^\w.-]+", "-", model_name(path))
     # Another version of trivet may make another graph of the same checkpoint, or another format of package.
     return f"{model}-{source_digest(path)[:16]}-{variant}-{__version__}.{FORMAT}"

@@ -23,7 +23,7 @@ from trivet.framework.graph import ir
 from trivet.framework.graph.ir import Graph
 from trivet.framework.graph.passes import MAX_LEVEL, optimise, target_for
 from trivet.framework.model.checkpoints.checkpoint import Checkpoint
-from trivet.framework.model.checkpoints.digest import source_digest
+from trivet.framework.model.checkpoints.digest import model_name, source_digest
 from trivet.framework.model.checkpoints.readers import open_checkpoint
 from trivet.framework.model.config import ModelConfig, parse_config, published_config
 from trivet.framework.model.families import build_graph
@@ -75,13 +75,12 @@ class Conversion:
 
     @property
     def manifest(self) -> Manifest:
-        path = self.checkpoint.path.resolve()
         return Manifest(
             config=self.config,
             dtype=self.wanted.dtype,
             level=self.wanted.level,
             graph=self.graph,
-            source_name=path.stem if path.is_file() else path.name,
+            source_name=model_name(self.checkpoint.path),
             source_digest=self.digest,
             num_ranks=self.wanted.num_ranks,
             shards={shard.file: shard.num_bytes for shard in self.shards},

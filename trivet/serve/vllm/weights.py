@@ -18,6 +18,7 @@ import torch
 from trivet.base.errors import CheckpointError
 from trivet.base.settings import read_settings
 from trivet.base.units import KIB, format_bytes, format_seconds
+from trivet.framework.model.checkpoints.digest import model_name
 from trivet.framework.model.loading.published import PublishedModel, PublishedTensor, published_model
 from trivet.framework.model.loading.read import ReadOptions
 from trivet.framework.model.loading.report import LoadReport, bottleneck, explain_read
@@ -62,7 +63,7 @@ def load_into(model: Any, model_config: Any, folder: Path, options: LoaderOption
         _check_complete(model, loaded, folder)
     taking_s = time.perf_counter() - began - opened_s - stream.waited_s
     report = LoadReport(
-        model=folder.resolve().name,
+        model=model_name(folder),
         phases={"open": opened_s, "read": stream.waited_s, "copying into the model": taking_s},
         read=stream.report,
         cpu_s=time.process_time() - cpu_began,

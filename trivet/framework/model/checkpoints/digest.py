@@ -1,4 +1,4 @@
-"""Whether a checkpoint is at a path, and which: told cheaply, without parsing it or reading all of its weights."""
+"""Whether a model is at a path, its name, and which checkpoint: told without parsing it or reading all its weights."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def check_exists(path: Path) -> None:
             f"fetch it first: hf download {name} --local-dir {path.name}, then give {path.name}",
         )
     raise CheckpointError(f"{name} does not exist", "give a folder with safetensors, a GGUF file or a package")
+
+
+def model_name(path: Path) -> str:
+    """The last part of `path` as it was given, without .gguf; of "." and "..", that of the folder they stand for.
+
+    Links are not followed. A link is often there for its name, and what it leads to may have none that a person knows:
+    in a hub's cache a GGUF file is a link to a blob named by its hash.
+    """
+    return Path(os.path.normpath(path.absolute())).name.removesuffix(".gguf")
 
 
 def source_digest(path: Path) -> str:

@@ -18,6 +18,7 @@ from trivet.driver.devices.table import open_device
 from trivet.driver.readers.placement import read_placement_facts
 from trivet.framework.graph.binding import BINDINGS
 from trivet.framework.graph.profile import one_sequence
+from trivet.framework.model.checkpoints.digest import model_name
 from trivet.framework.model.loader import load, open_model
 from trivet.framework.model.loading.engines import EngineName
 from trivet.framework.model.loading.extents import Range, place
@@ -63,7 +64,7 @@ def read_as_stored(
     times.phases = {"facts": times.phases["facts"], "open": times.phases["read"] - weights.report.seconds,
                     "read": weights.report.seconds}  # fmt: skip
     return _report(
-        model.resolve().name, times, weights.report, cpu_started, device.numa_node, len(device.cpus), model, settings
+        model_name(model), times, weights.report, cpu_started, device.numa_node, len(device.cpus), model, settings
     )
 
 
