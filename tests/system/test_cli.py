@@ -240,14 +240,28 @@ BAD = {
     "a question of white space": (["generate", LLAMA, " \n"], "PROMPT is empty"),
     "nothing through a pipe": (["generate", LLAMA], "PROMPT is empty"),
     "a prompt that is no text": (["generate", LLAMA, "caf\udce9"], "PROMPT is no text in UTF-8"),
+    "a system message without a chat": (["generate", LLAMA, "hi", "--raw", "--system", "be brief"], "name one of them"),
+    "neither a file nor a folder": (["generate", "/dev/null", "hi"], "/dev/null is neither a file nor a folder"),
+    "the same to all legs": (["up", "/dev/null", "--check-only"], "/dev/null is neither a file nor a folder"),
+    "a name that no file can have": (["load", "x" * 999], "cannot be looked at: File name too long"),
+    "a folder of models": (["plan", str(FIXTURES)], "give the folder that holds config.json"),
+    "a size of no folder": (["serve", LLAMA, "--kv-dir-bytes", "1GiB", "--port", "0"], "and no folder is named"),
+    "a target that is no number": (["serve", LLAMA, "--target-itl", "nan"], "nan is no number to reckon with"),
+    "a speed without end": (["replay", "x.csv", LLAMA, "--speedup", "inf"], "inf is no number to reckon with"),
+    "a bandwidth of nothing": (["replay", "x.csv", LLAMA, "--kv-dir-bandwidth", "0"], "nothing moves at 0 bytes"),
+    "a plan beyond the model": (["plan", LLAMA, "--context", "999999"], "was made for 4096"),
+    "activations beyond the host": (["generate", LLAMA, "hi", "--max-sequences", "999999999"], "or --max-sequences"),
+    "a picture where none can be": (["load", LLAMA, "--svg", "/proc/a.svg"], "trivet: /proc/a.svg: No such file"),
+    "a folder that is a file": (["replay", "/dev/null/a.csv", LLAMA], "does not exist"),
+    "a comparison with nowhere to go": (["bench compare", "--plot", "/nonexistent/a.svg"], "its folder does not exist"),
     "served to the world without a key": (["serve", LLAMA, "--host", "0.0.0.0"], "TRIVET_API_KEY"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_a_sentence_and_a_failing_exit(case: str, cache: Path) -> None:
-    arguments, sentence = BAD[case]
-    done = trivet(arguments, cache)
+    (command, *arguments), sentence = BAD[case]
+    done = trivet([*command.split(), *arguments], cache)
 
     assert done.returncode != 0
     assert sentence in done.stderr

@@ -168,6 +168,15 @@ def test_another_package_is_replaced_only_when_asked(tmp_path):
     assert [tmp_path / "package"] == list(tmp_path.iterdir())
 
 
+def test_a_package_is_not_converted_again(tmp_path):
+    convert(TINY / "llama", tmp_path / "package")
+
+    with pytest.raises(CheckpointError, match=r"is a package already\n.*trivet up "):
+        convert(tmp_path / "package", tmp_path / "again")
+
+    assert [tmp_path / "package"] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_what_is_not_a_package_is_never_replaced(tmp_path, is_forced):
     (tmp_path / "letters").mkdir()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts import names, plant
-from trivet.base.errors import CheckpointError, ConfigError
+from trivet.base.errors import CheckpointError, ConfigError, TrivetError
 from trivet.base.findings import Finding
 from trivet.cli.doctor import doctor
 from trivet.driver.checks import CHECKS
@@ -143,6 +143,13 @@ def test_a_host_that_was_pasted_is_examined_like_one_that_is_there():
     facts = json.loads(result.output)["facts"]
     assert ["Critical"] == [chip["health"] for chip in facts["npu_smi"]["chips"] if chip["health"] != "OK"]
     assert ("5.15.0-78-generic", "8.1.RC1") == (facts["kernel"], facts["stack"]["cann"][0]["version"])
+
+
+def test_a_text_that_tells_of_no_host_is_not_taken_for_one_that_carries():
+    result = invoke("--pasted", "it does not work\n")
+
+    assert isinstance(result.exception, TrivetError)
+    assert "nothing in the text tells of a host" in result.exception.message
 
 
 @pytest.mark.parametrize("option", [("--probe",), ("--python", "/usr/bin/python3"), ("--root", HOSTS)])

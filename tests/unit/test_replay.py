@@ -112,6 +112,21 @@ def test_servegens_clients_are_drawn_the_same_each_time():
 
 
 @pytest.mark.parametrize(
+    ("line", "why"),
+    [('{"timestamp": 1e999, "input_length": 1, "output_length": 1, "hash_ids": []}', "its time is inf"),
+     ('{"timestamp": 1, "input_length": 1e999, "output_length": 1, "hash_ids": []}', "infinity"),
+     ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [[]]}', "not 'list'"),
+     ('{"timestamp": 1, "input_length": 1, "hash_ids": []}', "output_length is missing")],
+)  # fmt: skip
+def test_a_line_of_a_trace_that_cannot_be_served_is_named(tmp_path, line, why):
+    good = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}'
+    (tmp_path / "a.jsonl").write_text(f"{good}\n{line}\n")
+
+    with pytest.raises(TrivetError, match=rf"a\.jsonl, line 2 is not of the format: .*{why}"):
+        read_trace(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,3,4\n"), ("a.jsonl", "{"), ("a.jsonl", '{"b": 1}\n'),
      ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"), ("a.txt", "")],

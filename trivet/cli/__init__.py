@@ -93,3 +93,8 @@ def main(arguments: list[str] | None = None) -> None:
     except TrivetError as error:
         click.echo(f"trivet: {error}", err=True)
         sys.exit(1)
+    except OSError as error:  # what a file is, or who may use it, is a person's to mend; without one it is our fault
+        if error.filename is None:
+            raise
+        click.echo(f"trivet: {error.filename}: {error.strerror}", err=True)
+        sys.exit(1)

@@ -35,6 +35,7 @@ def bench_compare(
 
     from trivet.base.errors import TrivetError
     from trivet.base.settings import read_settings
+    from trivet.cli.options import check_folder
     from trivet.driver.devices.table import open_device
     from trivet.driver.readers.placement import read_placement_facts
     from trivet.framework.model.checkpoints.readers import open_checkpoint
@@ -50,6 +51,9 @@ def bench_compare(
     # Peers are frozen between their turns: what ends this process has to end them.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     settings = read_settings()
+    for file in (csv_file, plot):
+        if file is not None:
+            check_folder(file)
     source = model or default_model(settings.cache_dir)
     home = settings.cache_dir.absolute() / "peers"
     peers = [each for each in PEERS if not names or each.name.startswith(names)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from trivet.cli.options import LANG, ROOT, SOURCE
+from trivet.cli.options import LANG, ROOT, SOURCE, Finite
 
 if TYPE_CHECKING:  # imported when the command runs
     from trivet.base.settings import Language
@@ -56,7 +56,7 @@ _APART = (
 @click.option(
     "--watch",
     "seconds",
-    type=click.FloatRange(min=1),
+    type=Finite(min=1),
     is_flag=False,
     flag_value=10.0,
     metavar="[SECONDS]",
@@ -162,6 +162,7 @@ def doctor(
 
     import msgspec
 
+    from trivet.base.errors import TrivetError
     from trivet.base.findings import EXIT_STATUS, failed_layer, verdict
     from trivet.base.settings import read_settings
     from trivet.cli.host import Job, bundled, host, with_job
@@ -185,6 +186,12 @@ def doctor(
     if pasted is not None:
         need = with_job(need_of(model, device, settings.cache_dir.absolute()), job)
         facts = read_pasted_host(read_pasted(pasted, sys.stdin.buffer, "pasted")[0])
+        if facts == read_pasted_host(""):
+            raise TrivetError(
+                "--pasted: nothing in the text tells of a host",
+                "paste what npu-smi, lscpu, numactl or lspci print, hccn_tool below its command line, a version file, "
+                "or collect_env.py's report; an error or a log is for --explain",
+            )
     else:
         with host(root, source, model, device, job) as examined:
             facts, need = read_facts(examined.root, examined.paths, python=python, probe=probe), examined.need

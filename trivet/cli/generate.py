@@ -36,6 +36,8 @@ def generate(
     from trivet.framework.engine.engine import Engine
     from trivet.framework.engine.params import SamplingParams
 
+    if raw and system is not None:
+        raise click.UsageError("--system is a message of a chat, and --raw is without one; name one of them")
     prompt = _prompt(prompt, is_wanted=raw)
     params = SamplingParams(temperature=temperature, top_p=top_p, seed=seed, max_tokens=max_tokens)
     loaded = load_model(model, **options)

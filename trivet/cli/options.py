@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -44,9 +45,23 @@ class Bandwidth(Size):
     name = "bandwidth"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return super().convert(value.removesuffix("/s") if isinstance(value, str) else value, param, ctx)
+        bytes_per_s = super().convert(value.removesuffix("/s") if isinstance(value, str) else value, param, ctx)
+        if bytes_per_s == 0:
+            self.fail("nothing moves at 0 bytes a second", param, ctx)
+        return bytes_per_s
 
 
+class Finite(click.FloatRange):
+    """A number in a range. Not NaN, which no bound refuses, and nothing without end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is no number to reckon with", param, ctx)
+        return number
+
+
+POSITIVE = Finite(0, min_open=True)
 DEVICE = click.Choice(get_args(DeviceName))
 DTYPE = click.Choice(get_args(ModelFormat))
 WEIGHTS = click.Choice(get_args(MatrixFormat))
@@ -101,10 +116,10 @@ _SERVER_OPTIONS = (
     click.option("--lanes", type=click.Choice(["auto", "1", "2"]), default="1", show_default=True,
                  help="Decodes and prefill in one step (1), or side by side on cores of their own (2); auto measures, "
                       "and says why"),
-    click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS",
+    click.option("--target-itl", type=POSITIVE, metavar="MS",
                  help="Milliseconds between two tokens that prefill may not push a step beyond  "
                       "[default: what decodes take and three steps of one]"),
-    click.option("--target-ttft", type=click.FloatRange(0, min_open=True), metavar="MS",
+    click.option("--target-ttft", type=POSITIVE, metavar="MS",
                  help="Milliseconds to the first token; refuse with 429 what would wait longer  [default: no target]"),
     click.option("--max-waiting", type=click.IntRange(1), default=512, show_default=True,
                  help="Sequences that may wait for their turn; refuse with 429 beyond"),

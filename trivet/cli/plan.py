@@ -49,7 +49,12 @@ def plan(
     if lanes == "2" and device is not None:
         raise ResourceError("--lanes 2: only a CPU's cores are shared out between lanes", "--lanes 1")
     room = host_room(dtype) if device is None else chip_room(device, dtype)
-    positions = min(context or config.max_context, config.max_context)
+    positions = context or config.max_context
+    if positions > config.max_context:
+        raise ResourceError(
+            f"--context is {positions}, the model was made for {config.max_context} positions",
+            f"ask for at most {config.max_context}",
+        )
     found = capacity(graph, room, positions, concurrency, max_step_tokens, int(lanes))
     if as_json:
         print_json(room, found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trivet.cli.options import KV_DTYPE, KV_RECLAIM, Bandwidth, Size
+from trivet.cli.options import KV_DTYPE, KV_RECLAIM, POSITIVE, Bandwidth, Size
 from trivet.framework.memory.reclaim import DEFAULT_RECLAIM, ReclaimName
 
 if TYPE_CHECKING:  # imported when the command runs, so that `--help` need not
@@ -32,8 +32,8 @@ ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of th
 @click.option("--context", type=click.IntRange(1), help="Positions of a sequence  [default: the model's]")
 @click.option("--max-sequences", type=click.IntRange(1), default=64, show_default=True, help="Sequences of one step")
 @click.option("--max-step-tokens", type=click.IntRange(1), default=512, show_default=True, help="Tokens of one step")
-@click.option("--target-itl", type=click.FloatRange(0, min_open=True), metavar="MS", help="As `trivet serve` takes it")
-@click.option("--target-ttft", type=click.FloatRange(0, min_open=True), metavar="MS", help="As `trivet serve` takes it")
+@click.option("--target-itl", type=POSITIVE, metavar="MS", help="As `trivet serve` takes it")
+@click.option("--target-ttft", type=POSITIVE, metavar="MS", help="As `trivet serve` takes it")
 @click.option(
     "--max-waiting", type=click.IntRange(1), default=512, show_default=True, help="As `trivet serve` takes it"
 )
@@ -42,7 +42,7 @@ ENOUGH = 0.9  # of what a tier of any size would find: the rest takes most of th
 )
 @click.option(
     "--speedup",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     default=1.0,
     show_default=True,
     help="Let requests arrive so many times as fast",

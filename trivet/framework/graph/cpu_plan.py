@@ -68,7 +68,7 @@ class CpuPlan:
         self._pool = Arena(slots.pool_bytes(num_slots), "KV pool", "--kv-memory") if pool is None else pool
         self._sizes = _sizes(limits, slots, num_slots)
         placed = _Activations(graph, self._sizes, kept)
-        self._activations = Arena(placed.total_bytes, "activations", "--max-step-tokens")
+        self._activations = Arena(placed.total_bytes, "activations", "--max-step-tokens or --max-sequences")
         self._strides = placed.strides
         self._offsets = placed.offsets
         self._operands: dict[str, Operand] = {}

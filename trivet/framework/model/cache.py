@@ -25,9 +25,9 @@ def packaged(
     that of another begins.
     """
     path = Path(path)
+    check_exists(path)
     if is_package(path):
         return open_package(path, verify=verify, rank=rank)
-    check_exists(path)
     destination = cache_dir / "packages" / package_name(path, variant)
     if is_package(destination):
         return open_package(destination, verify=verify, rank=rank)

@@ -63,6 +63,10 @@ def convert(
     `work_path(destination)` for the next call.
     """
     source, wanted = Path(source), wanted or Wanted()
+    if is_package(source):
+        raise CheckpointError(
+            f"{source} is a package already", f"serve it: trivet up {source}; or convert what it was made of once more"
+        )
     destination = destination.absolute()  # "." has no name, and cannot be renamed
     conversion = Conversion(
         source, wanted, work_path(destination) / _PACKAGE, progress or (lambda doing, done, total: None)

@@ -10,7 +10,7 @@ from trivet.base.errors import CheckpointError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in the file; CheckpointError when it is absent, not JSON, or not an object."""
+    """The object in the file; CheckpointError when it is absent, cannot be read, is not JSON, or not an object."""
     try:
         text = path.read_bytes().decode()
         document = json.loads(text)
@@ -18,7 +18,11 @@ def read_json(path: Path) -> dict[str, Any]:
             json.dumps(document, ensure_ascii=False).encode()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing", "copy the model again, with all its files") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}", "check who may read it, and the disk"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable as JSON: {error}", "copy the file again") from None
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} holds a JSON {type(document).__name__}, an object was wanted")

@@ -11,6 +11,7 @@ import numpy as np
 
 from trivet import __version__
 from trivet.base.dtypes import GROUP, Array, DType, item_bytes, row_bytes, storage
+from trivet.base.errors import ResourceError
 from trivet.base.units import GIB, MIB
 from trivet.driver.devices.device import DeviceName
 from trivet.framework.graph import ir
@@ -37,7 +38,15 @@ class TierSizes:
 
 
 def tier_sizes(host_bytes: int | None, folder: Path | None, folder_bytes: int | None) -> TierSizes | None:
-    """What was asked for, and what was not; None when neither a memory nor a folder was."""
+    """What was asked for, and what was not; None when neither a memory nor a folder was.
+
+    Raises ResourceError for the size of a folder that is not named.
+    """
+    if folder is None and folder_bytes is not None:
+        raise ResourceError(
+            "--kv-dir-bytes is what the folder of --kv-dir may hold, and no folder is named",
+            "name one with --kv-dir, or leave --kv-dir-bytes out",
+        )
     if host_bytes is None and folder is None:
         return None
     return TierSizes(

@@ -31,6 +31,7 @@ from trivet.framework.memory.slots import SlotLayout, lay_out
 from trivet.framework.memory.tiers import Tiers
 from trivet.framework.model.cache import made_before, packaged
 from trivet.framework.model.chat_template import ChatTemplate
+from trivet.framework.model.checkpoints.digest import check_exists
 from trivet.framework.model.config import ModelConfig, parse_config
 from trivet.framework.model.families import build_graph
 from trivet.framework.model.kv_tiers import TierSizes, open_tiers, tier_sizes
@@ -276,9 +277,10 @@ def model_config(model: str | Path, settings: Settings | None = None) -> ModelCo
     From the cached package where there is one: the vocabulary of a GGUF file takes longer to read than all of that.
     """
     path = Path(model)
+    check_exists(path)
     if is_package(path):
         return read_manifest(path).config
-    before = made_before(path, (settings or read_settings()).cache_dir) if path.exists() else None
+    before = made_before(path, (settings or read_settings()).cache_dir)
     if before is not None:
         with suppress(CheckpointError):  # damaged, or of another layout: it may not be the one that will be loaded
             return read_manifest(before).config

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from ast import literal_eval
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from trivet.base.errors import TrivetError
 
 PREFIX_TOKENS = 512  # of a block in Mooncake's traces
 _SERVEGEN_RATE_S, _SERVEGEN_LENGTHS_S = 600, 21600  # of a client's rates, and of its distributions of lengths
+_GIVE = "give the trace as published"
+_NOT_OF_THE_FORMAT = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, SyntaxError)
 _SEED = 7  # a trace that is drawn is the same trace each time
 
 
@@ -47,10 +51,10 @@ def read_trace(path: Path, most: int | None = None) -> list[Arrival]:
         raise TrivetError(f"{path} is no trace that is known", "Mooncake's .jsonl, Azure's .csv, or ServeGen's folder")
     try:
         drawn = list(islice((each for each in read(path) if each.num_prompt > 0 and each.num_answer > 0), most))
-    except (ValueError, KeyError, TypeError, IndexError, SyntaxError) as error:
-        raise TrivetError(f"{path}: a line is not of the format: {error!r}", "give the trace as published") from None
+    except _NOT_OF_THE_FORMAT as error:
+        raise _refusal(path, error) from None
     if not drawn:
-        raise TrivetError(f"{path} has no requests", "give the trace as published")
+        raise TrivetError(f"{path} has no requests", _GIVE)
     first = min(arrival.at_s for arrival in drawn)
     return sorted(
         (replace(each, at_s=each.at_s - first) for each in drawn),
@@ -71,17 +75,40 @@ def scaled(arrivals: Iterable[Arrival], scale: int, speedup: float) -> list[Arri
 
 def _mooncake(path: Path) -> Iterator[Arrival]:
     with path.open(encoding="utf-8") as opened:
-        for line in opened:
-            row = json.loads(line)
-            blocks = tuple(row["hash_ids"])
-            yield Arrival(row["timestamp"] / 1e3, int(row["input_length"]), int(row["output_length"]), blocks)
+        yield from _lines(path, opened, 1, _mooncake_line)
+
+
+def _mooncake_line(line: str) -> Arrival:
+    row = json.loads(line)
+    blocks = tuple(map(int, row["hash_ids"]))
+    return Arrival(row["timestamp"] / 1e3, int(row["input_length"]), int(row["output_length"]), blocks)
 
 
 def _azure(path: Path) -> Iterator[Arrival]:
     with path.open(encoding="utf-8", newline="") as opened:
-        for row in csv.DictReader(opened):
-            at = datetime.fromisoformat(row["TIMESTAMP"][:26])  # seven digits of a second, Python takes six
-            yield Arrival(at.timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+        yield from _lines(path, csv.DictReader(opened), 2, _azure_line)
+
+
+def _azure_line(row: Mapping[str, str]) -> Arrival:
+    at = datetime.fromisoformat(row["TIMESTAMP"][:26])  # seven digits of a second, Python takes six
+    return Arrival(at.timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+
+
+def _lines(path: Path, lines: Iterable[Any], first: int, parse: Callable[[Any], Arrival]) -> Iterator[Arrival]:
+    """What each line says, the `first` of the file's lines on. Raises TrivetError that names the line."""
+    for number, line in enumerate(lines, first):
+        try:
+            arrival = parse(line)
+            if not math.isfinite(arrival.at_s):
+                raise ValueError(f"its time is {arrival.at_s}")
+        except _NOT_OF_THE_FORMAT as error:
+            raise _refusal(f"{path}, line {number}", error) from None
+        yield arrival
+
+
+def _refusal(where: Path | str, error: Exception) -> TrivetError:
+    why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+    return TrivetError(f"{where} is not of the format: {why}", _GIVE)
 
 
 def _servegen(path: Path) -> Iterator[Arrival]:

@@ -12,20 +12,29 @@ from trivet.base.errors import CheckpointError
 from trivet.base.units import MIB
 
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".jinja")
+_GIVE = "give a folder with safetensors, a GGUF file or a package"
 _HEAD_BYTES = MIB  # holds all of a config and the headers of most shards
 
 
 def check_exists(path: Path) -> None:
-    """Raises CheckpointError with what to do when nothing is at `path`."""
-    if path.exists():
-        return
+    """Raises CheckpointError with what to do unless a file or a folder is at `path`."""
     name = str(path)
+    try:
+        if path.is_file() or path.is_dir():
+            return
+        is_something = path.exists()
+    except OSError as error:  # a folder on the way may not be looked into, a name may be too long
+        raise CheckpointError(
+            f"{name} cannot be looked at: {error.strerror}", "check the path, and who may read it"
+        ) from None
+    if is_something:
+        raise CheckpointError(f"{name} is neither a file nor a folder", _GIVE)
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         raise CheckpointError(
             f"{name} is not a local path, and models are not fetched from a hub",
             f"fetch it first: hf download {name} --local-dir {path.name}, then give {path.name}",
         )
-    raise CheckpointError(f"{name} does not exist", "give a folder with safetensors, a GGUF file or a package")
+    raise CheckpointError(f"{name} does not exist", _GIVE)
 
 
 def model_name(path: Path) -> str:

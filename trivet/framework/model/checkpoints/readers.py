@@ -51,6 +51,8 @@ def _refusal(path: Path) -> CheckpointError:
     ggufs = [file for file in sorted(path.iterdir()) if file.suffix == ".gguf"]
     if ggufs:
         return CheckpointError(f"{path} holds GGUF files", f"give the file itself: {ggufs[0]}")
+    has_config = (path / "config.json").exists()
     return CheckpointError(
-        f"{path} has neither safetensors, PyTorch's .bin nor a GGUF file", "give the folder that holds config.json"
+        f"{path} has neither safetensors, PyTorch's .bin nor a GGUF file",
+        "copy the weights beside its config.json" if has_config else "give the folder that holds config.json",
     )
