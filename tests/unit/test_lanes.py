@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -227,6 +228,10 @@ def test_the_choice_says_its_figures():
         "beside decodes; one lane does 300 in steps of 20.0 ms",
         "one lane: two do 0.50 times its prefill at best where decodes take the same time",
     ) == judge([measured(0.5)]).lines
+    assert (
+        "two lanes, 1 + 3 cores: one does no prefill where decodes take the same time"
+        == judge([replace(measured(0.5), one_lane_per_s=0.0)]).lines[-1]
+    )
 
 
 @given(st.integers(1, 64))

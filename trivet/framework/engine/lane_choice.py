@@ -92,8 +92,9 @@ def judge(measured: Sequence[Measured]) -> Choice:
     best = max(measured, key=lambda each: each.gain)
     lines = tuple(_line(each) for each in measured)
     if best.gain > 1:
-        why = f"two lanes, {best.decode_cpus} + {best.prefill_cpus} cores: {best.gain:.2f} times the prefill of one"
-        return Choice(best.decode_cpus, (*lines, f"{why} where decodes take the same time"), tuple(measured))
+        more = f"{best.gain:.2f} times the prefill of one" if best.one_lane_per_s else "one does no prefill"
+        why = f"two lanes, {best.decode_cpus} + {best.prefill_cpus} cores: {more} where decodes take the same time"
+        return Choice(best.decode_cpus, (*lines, why), tuple(measured))
     why = f"one lane: two do {best.gain:.2f} times its prefill at best where decodes take the same time"
     return Choice(None, (*lines, why), tuple(measured))
 

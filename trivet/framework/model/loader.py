@@ -225,17 +225,17 @@ def open_model(
     if dtype not in (None, package.dtype):
         raise CheckpointError(
             f"{model} is a package in {package.dtype}, {dtype} was asked for",
-            "convert its checkpoint again with --dtype",
+            f"give the checkpoint it was made of, or convert that again with --dtype {dtype}",
         )
     if weights is not None and not has_int8(package.graph):
         raise CheckpointError(
             f"{model} is a package whose weights are in {package.dtype}, {weights} was asked for",
-            f"convert its checkpoint again with --weights {weights}",
+            f"give the checkpoint it was made of, or convert that again with --weights {weights}",
         )
     if layout_of(package.graph) != layout:
         raise CheckpointError(
             f"{model} is a package laid out for {layout_of(package.graph)}, --device {device} was asked for",
-            f"convert its checkpoint again with --target {layout}",
+            f"give the checkpoint it was made of, or convert that again with --target {layout}",
         )
     return package if kv_dtype is None else replace(package, graph=keep_cache(package.graph, kv_dtype))
 
