@@ -1,6 +1,7 @@
 """What the documentation says can be followed: its links lead somewhere, its commands parse, its names exist."""
 
 import ast
+import csv
 import importlib
 import importlib.util
 import re
@@ -210,6 +211,17 @@ def test_the_drawing_of_the_layers_is_the_one_that_is_enforced() -> None:
     drawn = [line.split()[0] for line in drawing[1].splitlines()]
 
     assert [name for names in reversed(LAYERS) for name in names] == drawn
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_ratios_of_a_readme_are_those_of_the_committed_rows(page: str) -> None:
+    ratios: dict[str, list[str]] = {}
+    with (ROOT / "benchmarks/results/compare.csv").open(encoding="utf-8", newline="") as opened:
+        for row in csv.DictReader(opened):
+            ratios.setdefault(row["peer"], []).append(f"{float(row['ratio']):.2f}")
+    shown = re.findall(r"^\|[^|\n]+\|((?: \d+\.\d\d \|)+)$", text_of(page), re.MULTILINE)
+
+    assert list(ratios.values()) == [each.replace("|", "").split() for each in shown]
 
 
 def test_both_readmes_show_the_same_commands() -> None:
