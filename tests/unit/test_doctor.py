@@ -1,6 +1,7 @@
 """`trivet doctor` at the terminal: its report, its JSON, its exit status."""
 
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -150,6 +151,15 @@ def test_a_text_that_tells_of_no_host_is_not_taken_for_one_that_carries():
 
     assert isinstance(result.exception, TrivetError)
     assert "nothing in the text tells of a host" in result.exception.message
+
+
+def test_an_interpreter_is_one_of_this_host_wherever_it_is_asked_from(monkeypatch):
+    here = Path(sys.executable)
+    monkeypatch.chdir(here.parent)
+    by_name, absent = (invoke("--json", "--python", each) for each in (here.name, "no-python"))
+
+    assert str(here) == json.loads(by_name.output)["facts"]["stack"]["python"]["executable"]
+    assert isinstance(absent.exception, TrivetError)
 
 
 @pytest.mark.parametrize("option", [("--probe",), ("--python", "/usr/bin/python3"), ("--root", HOSTS)])

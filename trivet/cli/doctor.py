@@ -180,6 +180,8 @@ def doctor(
     settings = read_settings()
     language = lang or settings.language
     job = Job(ways, peers)
+    if python is not None and root == Path("/") and source is None:
+        python = _interpreter(python)
     if bundle is not None:
         source = bundled(bundle, root, model, device, python, job, language)
         root = Path("/")
@@ -220,6 +222,16 @@ def doctor(
         return
     if layer is not None:
         raise click.exceptions.Exit(EXIT_STATUS[layer])
+
+
+def _interpreter(given: str) -> str:
+    """The absolute path of an interpreter of this host, links as they are: that of an environment is one."""
+    from trivet.base.errors import TrivetError
+
+    path = Path(given).absolute()
+    if not path.is_file():
+        raise TrivetError(f"--python {given}: no such file", "name the interpreter that serves: /opt/serve/bin/python")
+    return str(path)
 
 
 def _want(text: str, facts: HostFacts, as_json: bool, language: Language) -> None:
