@@ -165,7 +165,10 @@ def test_ctrl_c_ends_a_rank_that_waits_for_others(whole: Path) -> None:
         assert process.stdout is not None and "starts\n" == process.stdout.readline()
         time.sleep(3)  # into the wait; before it, the same is asked of an import
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # one that goes on would be waited for without end
 
     assert 1 == process.returncode
     assert "Aborted!" in errors and "Traceback" not in errors
