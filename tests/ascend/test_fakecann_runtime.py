@@ -31,7 +31,7 @@ def in_a_process_of_its_own(program: str, **settings: str) -> subprocess.Complet
     """For what ends a process or spoils its device."""
     program = f"import torch, torch_npu, ctypes\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **settings}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
 
 
 def test_the_wheel_finds_every_symbol_it_links_against() -> None:
