@@ -58,7 +58,7 @@ struct Int8Panel {
     static constexpr bool kIsScaled = true;
     static constexpr int64_t kRun = kGroupInputs;
     static constexpr int64_t kTurnBytes = kPanelOutputs * 2;
-    static constexpr int kFetchRows = kTileRows / 2;
+    static constexpr int kFetchRows = Chain::kInputs == 2 ? 5 : 3;
     static constexpr bool kIsOneLoad = false;
     static constexpr int64_t kScaleBytes = kPanelOutputs * 2;
     static constexpr int64_t kGroupBytes = kScaleBytes + kGroupInputs * kPanelOutputs;

@@ -119,7 +119,11 @@ TV_INLINE void run_tile(const char* stored, int64_t input, int64_t depth, const 
         for (int64_t from = 0; from < depth; from += Panel::kRun) {
             const Panel panel(stored, input + from);
             const int64_t turns = ceil_div(smaller(Panel::kRun, depth - from), Chain::kInputs * Chain::kTurn);
-            const char* ahead = fetch.block + Panel::bytes(from) + share * turns * ahead_bytes;
+            // Of a group everything: with a line missing of each, a wait for it held up the turns of all others (8 rows, one
+            // core of a Zen 4: 19 in place of 27 cycles for 64 weights, of which dot products take 16).
+            const char* next_scales = fetch.block + Panel::bytes(from);
+            if constexpr (ROWS >= Panel::kFetchRows) prefetch(next_scales);
+            const char* ahead = next_scales + Panel::kScaleBytes + share * turns * ahead_bytes;
             Vec group[ROWS][COLUMNS] = {};
             run_turns(panel, ahead, ahead_bytes, column, tile.x + from / Chain::kInputs, turns, group);
             TV_UNROLL for (int c = 0; c < COLUMNS; ++c) {
