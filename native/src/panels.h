@@ -17,6 +17,7 @@ struct FloatPanel {
     static constexpr int64_t kTurnBytes = kPanelOutputs * 4;
     static constexpr int kFetchRows = 2;
     static constexpr bool kIsOneLoad = false;
+    static constexpr bool kIsHeld = false;
     const float* weight;
 
     static int64_t bytes(int64_t inputs) { return inputs * kTurnBytes; }
@@ -35,6 +36,7 @@ struct HalfPanel {
     static constexpr int64_t kTurnBytes = kPanelOutputs * 4;
     static constexpr int kFetchRows = Chain::kInputs == 2 ? 5 : 2;
     static constexpr bool kIsOneLoad = true;  // all elements of a turn
+    static constexpr bool kIsHeld = true;     // in a register: what is multiplied is not as it lies in memory
     const char* turns;
 
     static int64_t bytes(int64_t inputs) { return ceil_div(inputs, 2) * kTurnBytes; }
@@ -60,6 +62,7 @@ struct Int8Panel {
     static constexpr int64_t kTurnBytes = kPanelOutputs * 2;
     static constexpr int kFetchRows = Chain::kInputs == 2 ? 5 : 3;
     static constexpr bool kIsOneLoad = false;
+    static constexpr bool kIsHeld = true;
     static constexpr int64_t kScaleBytes = kPanelOutputs * 2;
     static constexpr int64_t kGroupBytes = kScaleBytes + kGroupInputs * kPanelOutputs;
     const char* group;
