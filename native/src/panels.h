@@ -72,6 +72,7 @@ struct Int8Panel {
     }
     // `input` is the first of its group.
     TV_INLINE Int8Panel(const char* panel, int64_t input) : group(panel + input / kGroupInputs * kGroupBytes) {}
+    TV_INLINE void go_on() { group += kGroupBytes; }  // with the next group
     TV_INLINE Vec integers(int64_t input, int column) const {
         const char* from = group + kScaleBytes + input * kPanelOutputs + column * kLanes;
         return load_integers(reinterpret_cast<const int8_t*>(from));
