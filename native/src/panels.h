@@ -60,7 +60,7 @@ struct Int8Panel {
     static constexpr bool kIsScaled = true;
     static constexpr int64_t kRun = kGroupInputs;
     static constexpr int64_t kTurnBytes = kPanelOutputs * 2;
-    static constexpr int kFetchRows = Chain::kInputs == 2 ? 5 : 3;
+    static constexpr int kFetchRows = Chain::kInputs == 2 ? 4 : 3;
     static constexpr bool kIsOneLoad = false;
     static constexpr bool kIsHeld = true;
     static constexpr int64_t kScaleBytes = kPanelOutputs * 2;
@@ -80,7 +80,7 @@ struct Int8Panel {
 #if defined(TV_TARGET_AVX512BF16)
     // Integers of eight bits have nothing in the lower half of their floats.
     TV_INLINE Words load(int64_t turn, int, int column) const {
-        return bits_as<Words>(integers(2 * turn + 1, column)) | bits_as<Words>(integers(2 * turn, column)) >> 16;
+        return upper_halves(integers(2 * turn, column), integers(2 * turn + 1, column));
     }
 #else
     TV_INLINE Vec load(int64_t turn, int i, int column) const { return integers(2 * turn + i, column); }
