@@ -84,8 +84,9 @@ def check_rank(folder: Path, manifest: Manifest, rank: int, num_processes: int |
         )
     num_ranks = num_processes or manifest.num_ranks
     if not 0 <= rank < num_ranks:
+        what = "not cut for ranks" if num_ranks == 1 else f"for ranks 0 to {num_ranks - 1}"
         raise CheckpointError(
-            f"{folder} is for ranks 0 to {num_ranks - 1}, rank {rank} was asked for",
+            f"{folder} is {what}, rank {rank} was asked for",
             "convert its checkpoint again with --tensor-parallel",
         )
 
