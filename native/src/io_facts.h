@@ -12,7 +12,7 @@ struct Residency {
     std::string how;  // it was found: cachestat, mincore or samples
 };
 
-// How much of a range of an open file is in the page cache; nothing where no way of asking works.
+// About how much of a range of an open file is in the page cache; nothing where no way of asking works.
 std::optional<Residency> residency(int file, int64_t offset, int64_t num_bytes);
 
 // Pages of the range that are not there yet come from the NUMA node while it has any. Returns 0 or an errno.

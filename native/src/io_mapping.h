@@ -33,7 +33,8 @@ struct Checked {
 class Mapping {
 public:
     // Maps each extent at its address, from its page to its last; `paths` names their files. Offsets and addresses agree
-    // modulo a page. The memory around is the caller's, and must stay until this is gone. Throws std::system_error.
+    // modulo a page. The memory around is the caller's, in whole huge pages, and stays until this is gone. Throws
+    // std::system_error.
     Mapping(std::vector<Extent> extents, std::vector<std::string> paths);
     ~Mapping();  // stops
     Mapping(const Mapping&) = delete;
