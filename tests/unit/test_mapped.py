@@ -22,6 +22,7 @@ from trivet.framework.memory.mapped import check_files
 from trivet.framework.model.loading import extents as placing
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.read import ReadOptions, read_into_arena
+from trivet.framework.model.loading.source import Source
 
 BYTES = np.random.default_rng(1).bytes(7 * MIB + 17)
 MAPPED = ReadOptions(2, "mapped")
@@ -76,6 +77,24 @@ def test_what_is_taken_in_is_what_the_file_had_wherever_it_was_cut_and_no_file_i
 
             assert mapped_bytes(path) == 0
             path.write_bytes(b"")
+            assert [BYTES[r.offset : r.offset + r.num_bytes] for r in ranges] == before == found(arena, places, ranges)
+            check_files()
+
+
+@given(resident=st.lists(st.sampled_from([0.0, 0.6, 1.0]), min_size=7, max_size=7), gap=st.sampled_from([0, 1 << 20]))
+def test_a_file_of_which_a_part_is_in_the_page_cache_comes_whole_by_as_many_ways(
+    tmp_path_factory: pytest.TempPathFactory, resident: list[float], gap: int
+) -> None:
+    path = written(tmp_path_factory.getbasetemp())
+    ranges = of(path, *((i * MIB + 10, (i + 1) * MIB + 10 - i * gap // 16) for i in range(7)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placing, "_EXTENT_BYTES", MIB)
+        patch.setattr(Source, "resident_share", lambda source, offset, size: resident[offset // MIB])
+        with mapped(ranges, ReadOptions(2)) as (arena, places):
+            before = found(arena, places, ranges)
+            arena.take_in()
+            arena.settle()
+
             assert [BYTES[r.offset : r.offset + r.num_bytes] for r in ranges] == before == found(arena, places, ranges)
             check_files()
 
@@ -174,6 +193,7 @@ from pathlib import Path
 from trivet.framework.memory.arena import Arena
 from trivet.framework.model.loading.extents import Range
 from trivet.framework.model.loading.read import ReadOptions, read_into_arena
+from trivet.framework.model.loading.source import Source
 path = Path({str(path)!r})
 arena, _, _ = read_into_arena([Range("t", path, 0, 1 << 20)], lambda size: Arena(size, "w"), ReadOptions(1, "mapped"))
 with path.open("rb") as file:

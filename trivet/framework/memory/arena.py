@@ -84,7 +84,7 @@ class Arena:
         paths: Sequence[str],
         digests: Sequence[tuple[int, int, int]],
     ) -> None:
-        """Have the pages of files stand for the arena's, until `take_in`: once, before anything is read there.
+        """Have the pages of files stand for the arena's, until `take_in`: once. What was there is gone.
 
         An extent is (file descriptor, offset in the file, bytes, offset in the arena), in order, both offsets the same
         modulo a page; `paths` names each one's file; a digest is (offset in the arena, bytes, XXH3-64), in order. What

@@ -165,13 +165,13 @@ def read_extents(
         by_engine[choice.engine].append(i)
     started, cpu_started = time.perf_counter(), time.process_time()
     total = sum(extent.num_bytes for extent in placement.extents)
-    _map([e for e, (c, _) in zip(placement.extents, choices, strict=True) if c.engine.name == "mapped"], arena, sources,
-         options.verify)  # fmt: skip
     done, hash_s, meanwhile = 0, 0.0, options.meanwhile
     reports: dict[int, ExtentReport] = {}
     for engine, numbers in by_engine.items():
         extents = [placement.extents[i] for i in numbers]
         begun = time.perf_counter() - started
+        if engine.name == "mapped":
+            _map(extents, arena, sources, options.verify)
         reading, wanted = start_reading(engine, extents, arena.address, sources, options.verify)
         finish(reading, partial(_tell, options.progress, done, total), meanwhile)
         meanwhile = None
@@ -226,8 +226,6 @@ def start_reading(
 
 def _map(extents: Sequence[Extent], arena: Arena, sources: Mapping[Path, Source], verify: bool) -> None:
     """Have extents stand in an arena, with the checksums of what lies in them."""
-    if not extents:
-        return
     files = [(sources[e.file].buffered, e.offset, e.num_bytes, e.at) for e in extents]
     digests = [(e.place_of(r), r.num_bytes, r.xxh3) for e in extents for r in e.ranges if verify and r.xxh3 is not None]
     try:
