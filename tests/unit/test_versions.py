@@ -1,7 +1,7 @@
 """How versions compare, and what files and table say of each other."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trivet.driver.matrix import COMPONENTS, drivers_of, releases_of, rows, rows_of, takes, takes_python
@@ -38,6 +38,8 @@ def test_zeros_at_the_end_letters_and_a_build_change_nothing(text):
 
 
 @given(st.text(max_size=30))
+@example("Aß")
+@example("aı")
 def test_any_text_has_a_key(text):
     assert version_key(text) == version_key(text.upper())
 

@@ -24,7 +24,9 @@ def version_key(text: str) -> Key:
     """
     parts: list[tuple[int, int]] = []
     # 18 digits: whatever a file has in a version's place, Python converts no string of thousands.
-    for number, word in re.findall(r"(\d{1,18})|([a-z]+)", text.lower().partition("+")[0].removeprefix("v"), re.ASCII):
+    # By way of upper case, in which letters of other scripts are what they are in either: a ß is two of ours.
+    plain = text.upper().lower().partition("+")[0].removeprefix("v")
+    for number, word in re.findall(r"(\d{1,18})|([a-z]+)", plain, re.ASCII):
         if number:
             parts.append((_NUMBER, int(number)))
         elif word in _BEFORE:
