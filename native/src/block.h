@@ -83,37 +83,56 @@ TV_INLINE Block first_lanes(const Block& a, int64_t n, float otherwise) {
     });
 }
 
-#if TV_LANES > 1
-template <int DISTANCE>
-TV_INLINE Vec shifted_down(Vec v) {
-    Words lanes;
-    TV_UNROLL for (int i = 0; i < kLanes; ++i) lanes[i] = (i + DISTANCE) % kLanes;
-#if defined(__clang__)
+// Lanes of two vectors, one after the other, as `chosen` says of each.
+template <class Choose>
+TV_INLINE Vec lanes_of([[maybe_unused]] Vec a, [[maybe_unused]] Vec b, [[maybe_unused]] Choose chosen) {
+#if TV_LANES == 1
+    return chosen(0) == 0 ? a : b;
+#elif defined(__clang__)
     Vec result;
-    TV_UNROLL for (int i = 0; i < kLanes; ++i) result[i] = v[lanes[i]];
+    TV_UNROLL for (int i = 0; i < kLanes; ++i) result[i] = chosen(i) < kLanes ? a[chosen(i)] : b[chosen(i) - kLanes];
     return result;
 #else
-    return __builtin_shuffle(v, lanes);
+    Words lanes;
+    TV_UNROLL for (int i = 0; i < kLanes; ++i) lanes[i] = chosen(i);
+    return __builtin_shuffle(a, b, lanes);
 #endif
 }
-#endif
 
-// 16 → 8 → 4 → 2 → 1: lane i with lane i + half, whichever registers they are in.
+// 16 → 8 → 4 → 2 → 1: lane i with lane i + half, whichever registers they are in. To one vector first,
 template <class Combine>
-TV_INLINE float fold(Block a, Combine combine) {
+TV_INLINE Vec fold_to_vector(Block a, Combine combine) {
     TV_UNROLL for (int half = kParts / 2; half > 0; half /= 2) {
         TV_UNROLL for (int i = 0; i < half; ++i) a.part[i] = combine(a.part[i], a.part[i + half]);
     }
-    Vec v = a.part[0];
-#if TV_LANES >= 16
-    v = combine(v, shifted_down<8>(v));
-#endif
-#if TV_LANES >= 8
-    v = combine(v, shifted_down<4>(v));
-#endif
-#if TV_LANES >= 4
-    v = combine(v, shifted_down<2>(v));
-    v = combine(v, shifted_down<1>(v));
+    return a.part[0];
+}
+
+// then of as many as a vector has lanes each to one lane, all at once, in their order: WIDTH lanes of each are left, and
+// two vectors become one, with half of those.
+template <int WIDTH = kLanes, class Combine>
+TV_INLINE Vec fold_each(Vec (&each)[kLanes], Combine combine) {
+    if constexpr (WIDTH == 1) {
+        return each[0];
+    } else {
+        constexpr int kHalf = WIDTH / 2;
+        TV_UNROLL for (int i = 0; i < kHalf; ++i) {
+            const Vec a = each[2 * i], b = each[2 * i + 1];
+            const auto low = [](int lane) { return lane / kHalf * WIDTH + lane % kHalf; };
+            const auto high = [low](int lane) { return low(lane) + kHalf; };
+            each[i] = combine(lanes_of(a, b, low), lanes_of(a, b, high));
+        }
+        return fold_each<kHalf>(each, combine);
+    }
+}
+
+template <class Combine>
+TV_INLINE float fold(const Block& a, Combine combine) {
+    Vec v = fold_to_vector(a, combine);
+#if TV_LANES > 1
+    TV_UNROLL for (int half = kLanes / 2; half > 0; half /= 2) {
+        v = combine(v, lanes_of(v, v, [half](int lane) { return (lane + half) % kLanes; }));
+    }
     return v[0];
 #else
     return v;

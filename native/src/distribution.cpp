@@ -119,6 +119,16 @@ void Distribution::keep_above(double share) {
     if (end < end_) keep_before(end);
 }
 
+bool Distribution::is_less_before(const Place& end, double weight) const {
+    const int64_t num_groups = static_cast<int64_t>(largest_.size());
+    double most = 0.0;
+    for (int64_t first = 0; first < num_groups; first += kSampleGroup) {
+        uint64_t reaching = passes_.find_from(&largest_[first], num_groups - first, end.logit);
+        for (; reaching != 0; reaching &= reaching - 1) most += sums_[first + __builtin_ctzll(reaching)];
+    }
+    return most < weight;
+}
+
 void Distribution::sum_groups(int64_t first, int64_t end, float least) {
     const int64_t from = first * kSampleGroup, to = std::min(end * kSampleGroup, size_);
     if (from < to) passes_.sum_from(row_ + from, to - from, &largest_[first], max_, sharpness_, least, &sums_[first]);

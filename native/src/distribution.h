@@ -45,6 +45,8 @@ public:
     void keep_before(const Place& end);
     // Only those whose weight is at least that share of the likeliest's.
     void keep_above(double share);
+    // Do those before a place certainly weigh less? Told from whole groups, so it may say no where they do.
+    bool is_less_before(const Place& end, double weight) const;
     double total() const { return total_; }  // the weight of what is kept
     // The token with which the sum of weights, in order of tokens, comes above that share, below 1, of the total.
     Place drawn(double share) const;

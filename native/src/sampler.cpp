@@ -131,8 +131,9 @@ struct Sampler::Desk {
         for (uint64_t attempt = 0;; ++attempt) {
             const double share = uniform(draw.seed, draw.choice, static_cast<uint64_t>(asked.num_tokens), attempt);
             const Place found = distribution.drawn(share);
-            if (draw.top_p < 1) distribution.keep_before(found);
-            if (draw.top_p == 1 || distribution.total() < goal) return found.token;
+            if (draw.top_p == 1 || distribution.is_less_before(found, goal)) return found.token;
+            distribution.keep_before(found);
+            if (distribution.total() < goal) return found.token;
         }
     }
 };
@@ -158,25 +159,36 @@ const float* Sampler::largest_of(const float* row) const {
     return reinterpret_cast<const float*>(largest.address + offset / logits.stride * largest.stride);
 }
 
+// Rows that are to be chosen from, and where the choices go.
+struct Sampler::Work {
+    Sampler& sampler;
+    float* logits;
+    int64_t stride;
+    const std::vector<Row>& rows;
+    std::vector<Choice>& choices;
+
+    int64_t num_rows() const { return static_cast<int64_t>(rows.size()); }
+    float* row(int64_t i) const { return logits + i * stride; }
+    bool is_long(int64_t i) const { return rows[i].draw->is_long() || sampler.largest_of(row(i)) == nullptr; }
+    void take(int64_t i, int desk) const {
+        choices[i] = sampler.desks_[desk]->choose(row(i), sampler.largest_of(row(i)), rows[i]);
+    }
+};
+
 void Sampler::choose(float* logits, int64_t stride, const std::vector<Row>& rows, std::vector<Choice>& choices) {
-    struct Work {
-        Sampler& sampler;
-        float* logits;
-        int64_t stride;
-        const std::vector<Row>& rows;
-        std::vector<Choice>& choices;
-    };
     choices.resize(rows.size());
     Work work = {*this, logits, stride, rows, choices};
+    int64_t num_long = 0;
+    for (int64_t i = 0; i < work.num_rows(); ++i) num_long += work.is_long(i);
+    if (num_long <= 1) {  // which takes less time than the team does to wake
+        const StandardFloats floats;
+        for (int64_t i = 0; i < work.num_rows(); ++i) work.take(i, 0);
+        return;
+    }
     const auto job = [](Team& team, int worker, void* context) {
         const Work& work = *static_cast<const Work*>(context);
-        const int64_t num_rows = static_cast<int64_t>(work.rows.size());
-        Team::Items items(team, worker, num_rows);
-        for (int64_t row = items.next(); row < num_rows; row = items.next()) {
-            float* logits = work.logits + row * work.stride;
-            const float* of_panels = work.sampler.largest_of(logits);
-            work.choices[row] = work.sampler.desks_[worker]->choose(logits, of_panels, work.rows[row]);
-        }
+        Team::Items items(team, worker, work.num_rows());
+        for (int64_t i = items.next(); i < work.num_rows(); i = items.next()) work.take(i, worker);
     };
     team_.run(job, &work);
 }

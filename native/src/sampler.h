@@ -35,6 +35,8 @@ struct Draw {
     bool reads_tokens() const {
         return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
     }
+    // Does it read a row, or what came before, and not only the largest logits?
+    bool is_long() const { return temperature != 0 || num_logprobs || reads_tokens(); }
 };
 
 // Where a program leaves rows of logits, and beside them the largest of each of their panels: both of float32.
@@ -73,6 +75,7 @@ public:
 
 private:
     struct Desk;  // what one thread works with
+    struct Work;
 
     const float* largest_of(const float* row) const;
 

@@ -1,6 +1,5 @@
 #include "team.h"
 
-#include <cfenv>
 #include <pthread.h>
 #include <sched.h>
 #include <set>
@@ -68,8 +67,7 @@ void Team::run(Job job, void* context) {
 }
 
 void Team::work(int worker) {
-    // Rounding and denormals as the standard has them, whatever the thread that made us had set.
-    std::fesetenv(FE_DFL_ENV);
+    const StandardFloats floats;  // what the thread that made us had set is ours too
     for (uint32_t num_jobs = 0;; ++num_jobs) {
         started_.wait_past(num_jobs, num_spins_);
         if (is_stopping_) return;

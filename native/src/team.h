@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cfenv>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,21 @@
 #include "wake.h"
 
 namespace tv {
+
+// While one lives, rounding and denormals are as the standard has them, whatever this thread had set.
+class StandardFloats {
+public:
+    StandardFloats() {
+        std::fegetenv(&saved_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~StandardFloats() { std::fesetenv(&saved_); }
+    StandardFloats(const StandardFloats&) = delete;
+    StandardFloats& operator=(const StandardFloats&) = delete;
+
+private:
+    std::fenv_t saved_;
+};
 
 class Team {
 public:
