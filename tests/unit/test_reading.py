@@ -60,12 +60,18 @@ def read(ranges: list[Range], engine: EngineName | None = None, verify: bool = T
 bounds = st.lists(st.integers(0, len(BYTES)), min_size=2, max_size=12).map(sorted)
 
 
-@given(cuts=bounds, extent_bytes=st.sampled_from([1, 5000, 1 << 20]), gap=st.sampled_from([0, 4096, 1 << 20]))
+@given(
+    cuts=bounds,
+    extent_bytes=st.sampled_from([1, 5000, 1 << 20]),
+    gap=st.sampled_from([0, 4096, 1 << 20]),
+    long_run=st.sampled_from([5000, 1 << 30]),
+)
 def test_every_engine_puts_any_ranges_of_a_file_in_place(
-    file: Path, cuts: list[int], extent_bytes: int, gap: int
+    file: Path, cuts: list[int], extent_bytes: int, gap: int, long_run: int
 ) -> None:
     ranges = wanted(file, *zip(cuts[::2], cuts[1::2], strict=False))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placing, "_LONG_RUN_BYTES", long_run)
         patch.setattr(placing, "_EXTENT_BYTES", extent_bytes)
         patch.setattr(placing, "_GAP_BYTES", gap)
         place(ranges).check()
@@ -74,6 +80,22 @@ def test_every_engine_puts_any_ranges_of_a_file_in_place(
 
             for r in ranges:
                 assert BYTES[r.offset : r.offset + r.num_bytes] == got.get(r.name, b"")
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 33), st.integers(1, 1 << 31)), min_size=1, max_size=8))
+def test_long_runs_lie_in_memory_as_in_huge_pages_of_their_file_and_short_ones_close_together(
+    runs: list[tuple[int, int]],
+) -> None:
+    """A run of each file, as (offset, bytes)."""
+    placement = place(Range(str(i), Path(str(i)), offset, n) for i, (offset, n) in enumerate(runs))
+
+    placement.check()
+    room = 0
+    for extent in placement.extents:
+        is_long = extent.num_bytes >= 64 * MIB
+        assert 0 == (extent.at - extent.offset) % (2 * MIB if is_long else BLOCK_BYTES)
+        room += extent.num_bytes + (2 * MIB if is_long else BLOCK_BYTES) + BLOCK_BYTES
+    assert placement.num_bytes <= room
 
 
 @given(cuts=bounds, piece=st.sampled_from([4096, 12288]), workers=st.integers(1, 4), depth=st.sampled_from([0, 1, 3]))

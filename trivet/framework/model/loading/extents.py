@@ -1,7 +1,8 @@
 """Which bytes of which files are wanted, and where in one arena they land: decided before anything is read.
 
 Placement is congruent: a byte's offset in the arena and in its file agree modulo a block. So files that nobody prepared
-can be read directly, past the page cache; the price is up to a block before and after each run of wanted bytes.
+can be read directly, past the page cache; the price is up to a block before and after each run of wanted bytes. Long
+runs agree modulo a huge page: then the kernel can map what the page cache has in pieces as large as it has them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from pathlib import Path
 from trivet.base.units import KIB, MIB, align_up
 
 BLOCK_BYTES = 4096  # what O_DIRECT wants multiples of on every device we know (512 or 4096)
+
+# A run so long is worth up to a huge page of room before it (4.3 GB in the page cache, mapped, asked for and hashed by
+# two threads: 0.17 in place of 0.21 s).
+_HUGE_PAGE_BYTES = 2 * MIB
+_LONG_RUN_BYTES = 64 * MIB
 
 # Many reads of some megabytes fit, and few tensors are larger.
 _EXTENT_BYTES = 64 * MIB
@@ -81,7 +87,8 @@ def place(ranges: Iterable[Range]) -> Placement:
     for file, own in by_file.items():
         for run in _runs(sorted(own, key=lambda each: (each.offset, each.num_bytes))):
             start = run[0].offset
-            at = end + start % BLOCK_BYTES
+            is_long = run[-1].offset + run[-1].num_bytes - start >= _LONG_RUN_BYTES
+            at = end + (start - end) % (_HUGE_PAGE_BYTES if is_long else BLOCK_BYTES)
             for group in _groups(run):
                 offset = group[0].offset
                 num_bytes = group[-1].offset + group[-1].num_bytes - offset
