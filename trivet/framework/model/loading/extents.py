@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trivet.base.units import KIB, MIB, align_up
+from trivet.framework.memory.arena import HUGE_PAGE_BYTES
 
 BLOCK_BYTES = 4096  # what O_DIRECT wants multiples of on every device we know (512 or 4096)
 
 # A run so long is worth up to a huge page of room before it (4.3 GB in the page cache, mapped, asked for and hashed by
 # two threads: 0.17 in place of 0.21 s).
-_HUGE_PAGE_BYTES = 2 * MIB
 _LONG_RUN_BYTES = 64 * MIB
 
 # Many reads of some megabytes fit, and few tensors are larger.
@@ -86,14 +86,13 @@ def place(ranges: Iterable[Range]) -> Placement:
     end = 0  # of the arena, on a block
     for file, own in by_file.items():
         for run in _runs(sorted(own, key=lambda each: (each.offset, each.num_bytes))):
-            start = run[0].offset
-            is_long = run[-1].offset + run[-1].num_bytes - start >= _LONG_RUN_BYTES
-            at = end + (start - end) % (_HUGE_PAGE_BYTES if is_long else BLOCK_BYTES)
+            start, run_bytes = run[0].offset, run[-1].offset + run[-1].num_bytes - run[0].offset
+            at = end + (start - end) % (HUGE_PAGE_BYTES if run_bytes >= _LONG_RUN_BYTES else BLOCK_BYTES)
             for group in _groups(run):
                 offset = group[0].offset
                 num_bytes = group[-1].offset + group[-1].num_bytes - offset
                 extents.append(Extent(file, offset, num_bytes, at + offset - start, tuple(group)))
-            end = align_up(at + run[-1].offset + run[-1].num_bytes - start, BLOCK_BYTES)
+            end = align_up(at + run_bytes, BLOCK_BYTES)
     return Placement(tuple(_without_empty(extents)), max(end, BLOCK_BYTES))
 
 
